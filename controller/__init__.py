@@ -1,0 +1,1 @@
+"""The controller: decides what, where, when and for how long; never touches the kernel."""

@@ -1,0 +1,1 @@
+"""The node agent: acts on one node, decides nothing that the plan did not say."""
