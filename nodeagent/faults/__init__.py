@@ -1,0 +1,35 @@
+"""Fault kinds, one file each, found by walking this package."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import cache
+
+from nodeagent.model.errors import InvalidSpec
+from nodeagent.model.kind import FaultKind
+
+
+@cache
+def kinds() -> dict[str, FaultKind]:
+    """All fault kinds by name, in alphabetical order."""
+    found: dict[str, FaultKind] = {}
+    for info in pkgutil.iter_modules(__path__):
+        if info.name.startswith("_"):
+            continue
+        module = importlib.import_module(f"{__name__}.{info.name}")
+        kind: FaultKind = module.KIND
+        found[kind.name] = kind
+    return dict(sorted(found.items()))
+
+
+def kind_named(name: str) -> FaultKind:
+    """The kind of this name. Raises InvalidSpec that lists the known ones."""
+    try:
+        return kinds()[name]
+    except KeyError:
+        raise InvalidSpec(
+            f"there is no fault kind {name!r}",
+            f"known kinds: {', '.join(kinds())}",
+            "see: faultctl faults",
+        ) from None

@@ -1,0 +1,310 @@
+"""The node's write-ahead journal: SQLite, WAL, synchronous=FULL.
+
+An intent, with the prior state that a revert returns to, is on disk before the kernel
+is touched. Rows are versioned data, never code. Writes that only record what the
+kernel can be asked again (armed, evidence, events) are not waited for; losing them
+leaves the intent, from which a revert works as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from nodeagent.clock import boottime_ns, wall
+from nodeagent.crashpoint import crashpoint
+from nodeagent.model.errors import BackendError, Refused, UnknownFault
+from nodeagent.model.record import Event, FaultRow, FaultState, StepRow, StepState
+from nodeagent.model.steps import StepBase, step_from_json
+from nodeagent.statedir import open_private
+
+SCHEMA_VERSION = 1
+JOURNAL_NAME = "journal.sqlite3"
+MAX_EVENTS = 20_000
+
+_SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE faults (
+  id TEXT PRIMARY KEY, kind TEXT NOT NULL, state TEXT NOT NULL, end_reason TEXT,
+  plan TEXT NOT NULL, digest TEXT NOT NULL, owner TEXT NOT NULL, epoch INTEGER NOT NULL,
+  boot_id TEXT NOT NULL, lease_ns INTEGER NOT NULL, lease_until_ns INTEGER NOT NULL,
+  hard_end_ns INTEGER NOT NULL, created TEXT NOT NULL, armed_ns INTEGER, ended_ns INTEGER,
+  error TEXT NOT NULL DEFAULT '', attempts INTEGER NOT NULL DEFAULT 0,
+  evidence TEXT NOT NULL DEFAULT '{}') STRICT;
+CREATE INDEX faults_active ON faults (state) WHERE state != 'ended';
+CREATE TABLE steps (
+  seq INTEGER PRIMARY KEY AUTOINCREMENT, fault_id TEXT NOT NULL REFERENCES faults (id),
+  idx INTEGER NOT NULL, key TEXT NOT NULL, step TEXT NOT NULL, next_step TEXT,
+  prior TEXT NOT NULL, state TEXT NOT NULL, outcome TEXT NOT NULL DEFAULT '{}') STRICT;
+CREATE INDEX steps_fault ON steps (fault_id);
+CREATE TABLE events (
+  seq INTEGER PRIMARY KEY AUTOINCREMENT, fault_id TEXT NOT NULL, type TEXT NOT NULL,
+  boottime_ns INTEGER NOT NULL, wall TEXT NOT NULL, data TEXT NOT NULL) STRICT;
+"""
+
+
+class Journal:
+    """One node's journal. Safe to use from several threads; processes use their own."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self.path = state_dir / JOURNAL_NAME
+        os.close(open_private(self.path, os.O_RDWR | os.O_CREAT))
+        self._guard = threading.RLock()
+        self.changed = threading.Condition(self._guard)
+        self._db = sqlite3.connect(
+            self.path, isolation_level=None, check_same_thread=False, timeout=10
+        )
+        self._db.row_factory = sqlite3.Row
+        self._open_schema()
+
+    def _open_schema(self) -> None:
+        try:
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA foreign_keys=ON")
+            version = self._db.execute("PRAGMA user_version").fetchone()[0]
+            if version == 0:
+                with self._write(durable=True):
+                    if self._db.execute("PRAGMA user_version").fetchone()[0] == 0:
+                        for statement in _SCHEMA.split(";"):
+                            self._db.execute(statement)
+                        self._db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+                version = SCHEMA_VERSION
+        except sqlite3.DatabaseError as exc:
+            raise Refused(
+                f"the journal {self.path} cannot be opened",
+                str(exc),
+                "keep the file; `faultctl doctor` finds what is left in the kernel without it",
+            ) from exc
+        if version > SCHEMA_VERSION:
+            raise Refused(
+                f"the journal {self.path} was written by a newer agent",
+                f"its version is {version}, this agent knows {SCHEMA_VERSION}",
+                "start the newer agent, or revert with it first",
+            )
+
+    @contextmanager
+    def _write(self, *, durable: bool) -> Iterator[None]:
+        with self._guard:
+            try:
+                self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+                self._db.execute("BEGIN IMMEDIATE")
+                try:
+                    yield
+                except BaseException:
+                    self._db.execute("ROLLBACK")
+                    raise
+                self._db.execute("COMMIT")
+            except sqlite3.OperationalError as exc:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise BackendError(
+                    "the journal cannot be written",
+                    f"{self.path}: {exc}",
+                    "free space under the state directory",
+                ) from exc
+            self.changed.notify_all()
+
+    def close(self) -> None:
+        """Close the database."""
+        with self._guard:
+            self._db.close()
+
+    # --- meta -------------------------------------------------------------------
+
+    def meta(self, key: str) -> str | None:
+        """A value of the meta table."""
+        with self._guard:
+            row = self._db.execute("SELECT value FROM meta WHERE key=?", (key,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def set_meta(self, key: str, value: str) -> None:
+        """Set a value of the meta table, on disk when this returns."""
+        with self._write(durable=True):
+            self._db.execute(
+                "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value=excluded.value",
+                (key, value),
+            )
+
+    def epoch(self) -> int:
+        """The epoch of the agent that owns this node now."""
+        return int(self.meta("epoch") or 0)
+
+    def next_epoch(self) -> int:
+        """Take the node over: agents with an older epoch may not change anything any more."""
+        epoch = self.epoch() + 1
+        self.set_meta("epoch", str(epoch))
+        return epoch
+
+    # --- faults -----------------------------------------------------------------
+
+    def begin(self, fault: FaultRow, steps: Sequence[tuple[StepBase, dict[str, Any]]]) -> None:
+        """INTENT: the fault and all its steps with their prior states, on disk at return."""
+        crashpoint("journal.begin:before")
+        with self._write(durable=True):
+            values = fault.model_dump(mode="json", exclude={"end_reason", "armed_ns", "ended_ns"})
+            values["plan"] = json.dumps(values["plan"])
+            values["evidence"] = json.dumps(values["evidence"])
+            columns = ", ".join(values)
+            marks = ", ".join(f":{name}" for name in values)
+            self._db.execute(f"INSERT INTO faults ({columns}) VALUES ({marks})", values)  # noqa: S608
+            self._db.executemany(
+                "INSERT INTO steps (fault_id, idx, key, step, prior, state)"
+                " VALUES (?, ?, ?, ?, ?, ?)",
+                [
+                    (fault.id, i, s.key(), s.model_dump_json(), json.dumps(prior), StepState.INTENT)
+                    for i, (s, prior) in enumerate(steps)
+                ],
+            )
+            self._event(fault.id, "intent", {"kind": fault.kind})
+        crashpoint("journal.begin:after")
+
+    def update_fault(self, fault_id: str, *, durable: bool = False, **values: Any) -> None:
+        """Set columns of a fault."""
+        for name in ("evidence", "plan"):
+            if name in values:
+                values[name] = json.dumps(values[name])
+        sets = ", ".join(f"{name}=:{name}" for name in values)
+        with self._write(durable=durable):
+            self._db.execute(
+                f"UPDATE faults SET {sets} WHERE id=:fault_id",  # noqa: S608
+                {**values, "fault_id": fault_id},
+            )
+        crashpoint(f"journal.update_fault:{','.join(values)}")
+
+    def set_state(
+        self, fault_id: str, state: FaultState, event: dict[str, Any] | None = None, **values: Any
+    ) -> None:
+        """Move a fault to a state with an event; the end is waited for on disk."""
+        durable = state is FaultState.ENDED
+        sets = ", ".join(f"{name}=:{name}" for name in ("state", *values))
+        with self._write(durable=durable):
+            self._db.execute(
+                f"UPDATE faults SET {sets} WHERE id=:fault_id",  # noqa: S608
+                {**values, "state": state, "fault_id": fault_id},
+            )
+            self._event(fault_id, state, event or {})
+        crashpoint(f"journal.state:{state}")
+
+    def fault(self, fault_id: str) -> FaultRow:
+        """One fault. Raises UnknownFault: an id that is not in the journal is never 'reverted'."""
+        with self._guard:
+            row = self._db.execute("SELECT * FROM faults WHERE id=?", (fault_id,)).fetchone()
+        if row is None:
+            raise UnknownFault(
+                f"fault {fault_id!r} is not in this node's journal",
+                "it was never applied here, or the journal was removed",
+                "list faults with: faultctl ls; look for residue with: faultctl doctor",
+            )
+        return _fault(row)
+
+    def find_fault(self, fault_id: str) -> FaultRow | None:
+        """One fault, or None."""
+        try:
+            return self.fault(fault_id)
+        except UnknownFault:
+            return None
+
+    def faults(self, *, active_only: bool = False) -> list[FaultRow]:
+        """Faults in the order of their beginning."""
+        where = "WHERE state != 'ended'" if active_only else ""
+        with self._guard:
+            rows = self._db.execute(f"SELECT * FROM faults {where} ORDER BY rowid").fetchall()  # noqa: S608
+        return [_fault(row) for row in rows]
+
+    # --- steps ------------------------------------------------------------------
+
+    def steps(self, fault_id: str) -> list[StepRow]:
+        """A fault's steps in their order."""
+        return self._steps("fault_id=? ORDER BY idx", (fault_id,))
+
+    def active_steps(self, keys: Iterable[str]) -> list[StepRow]:
+        """Steps that are not reverted yet and hold one of these keys, oldest first."""
+        wanted = tuple(keys)
+        marks = ",".join("?" * len(wanted))
+        return self._steps(f"state != 'reverted' AND key IN ({marks}) ORDER BY seq", wanted)
+
+    def _steps(self, where: str, values: Sequence[Any]) -> list[StepRow]:
+        with self._guard:
+            rows = self._db.execute(f"SELECT * FROM steps WHERE {where}", values).fetchall()  # noqa: S608
+        return [_step(row) for row in rows]
+
+    def set_step(
+        self, row: StepRow, state: StepState, outcome: dict[str, Any] | None = None
+    ) -> None:
+        """Move a step to a state; not waited for, since the kernel can be asked again."""
+        with self._write(durable=False):
+            self._db.execute(
+                "UPDATE steps SET state=?, outcome=? WHERE seq=?",
+                (state, json.dumps(outcome if outcome is not None else row.outcome), row.seq),
+            )
+        crashpoint(f"journal.step:{row.step.model_dump().get('op')}:{state}")
+
+    def change_step(self, row: StepRow, new: StepBase) -> None:
+        """INTENT of a reaction: the kernel may show the old step or the new one, on disk at return."""
+        with self._write(durable=True):
+            self._db.execute(
+                "UPDATE steps SET next_step=? WHERE seq=?", (new.model_dump_json(), row.seq)
+            )
+        crashpoint("journal.change_step")
+
+    def settle_step(self, row: StepRow, step: StepBase) -> None:
+        """End of a reaction: the kernel shows `step`."""
+        with self._write(durable=False):
+            self._db.execute(
+                "UPDATE steps SET step=?, next_step=NULL WHERE seq=?",
+                (step.model_dump_json(), row.seq),
+            )
+        crashpoint("journal.settle_step")
+
+    # --- events -----------------------------------------------------------------
+
+    def event(self, fault_id: str, type_: str, data: dict[str, Any] | None = None) -> None:
+        """Append an event; not waited for."""
+        with self._write(durable=False):
+            self._event(fault_id, type_, data or {})
+
+    def _event(self, fault_id: str, type_: str, data: dict[str, Any]) -> None:
+        cursor = self._db.execute(
+            "INSERT INTO events (fault_id, type, boottime_ns, wall, data) VALUES (?, ?, ?, ?, ?)",
+            (fault_id, type_, boottime_ns(), wall(), json.dumps(data)),
+        )
+        if cursor.lastrowid and cursor.lastrowid % 1000 == 0:
+            self._db.execute("DELETE FROM events WHERE seq <= ?", (cursor.lastrowid - MAX_EVENTS,))
+
+    def events(self, after: int = 0, fault_id: str = "", limit: int = 1000) -> list[Event]:
+        """Events with a sequence number above `after`, oldest first."""
+        with self._guard:
+            rows = self._db.execute(
+                "SELECT * FROM events WHERE seq > ? AND (? = '' OR fault_id = ?)"
+                " ORDER BY seq LIMIT ?",
+                (after, fault_id, fault_id, limit),
+            ).fetchall()
+        return [Event(**{**dict(row), "data": json.loads(row["data"])}) for row in rows]
+
+
+def _fault(row: sqlite3.Row) -> FaultRow:
+    values = dict(row)
+    values["plan"] = json.loads(values["plan"])
+    values["evidence"] = json.loads(values["evidence"])
+    return FaultRow.model_validate(values)
+
+
+def _step(row: sqlite3.Row) -> StepRow:
+    next_step = row["next_step"]
+    return StepRow(
+        seq=row["seq"],
+        fault_id=row["fault_id"],
+        index=row["idx"],
+        key=row["key"],
+        step=step_from_json(row["step"]),
+        next_step=None if next_step is None else step_from_json(next_step),
+        prior=json.loads(row["prior"]),
+        state=StepState(row["state"]),
+        outcome=json.loads(row["outcome"]),
+    )

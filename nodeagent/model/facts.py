@@ -1,0 +1,124 @@
+"""What a node and its kernel can do, as data; and needs that are checked against it.
+
+A need is a question about the facts with a precise answer: which capability is
+missing, and what would provide it. Features are probed, versions of the kernel are
+only shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Version = tuple[int, int, int]
+
+
+class Facts(BaseModel):
+    """One node's facts at the time of a plan; read by nodeagent.facts, never guessed."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    node_id: str = Field(description="stable id of the node: /etc/machine-id, else from the journal")
+    hostname: str = ""
+    kernel_release: str = Field(description="uname -r")
+    arch: str = Field(description="uname -m")
+    boot_id: str = Field(description="/proc/sys/kernel/random/boot_id")
+    root: bool = Field(default=False, description="effective uid 0 with CAP_SYS_ADMIN")
+    btf: bool = Field(default=False, description="/sys/kernel/btf/vmlinux is readable")
+    libbpf: str = Field(default="", description="version of libbpf.so.1, empty if absent")
+    bpf_objects: tuple[str, ...] = Field(default=(), description="compiled BPF objects at hand")
+    lockdown: str = Field(default="none", description="none, integrity or confidentiality")
+    lsm: tuple[str, ...] = Field(default=(), description="/sys/kernel/security/lsm")
+    dm_version: str = Field(default="", description="device-mapper's version, empty if absent")
+    dm_targets: Mapping[str, Version] = Field(
+        default={}, description="device-mapper targets that are loaded or could be loaded"
+    )
+    error_injection: tuple[str, ...] = Field(
+        default=(), description="functions of interest on the kernel's error-injection list"
+    )
+    cgroup: str = Field(default="", description="v2, hybrid, v1 or empty")
+    notes: tuple[str, ...] = ()
+
+
+class Need(Protocol):
+    """A question about the facts."""
+
+    def missing(self, facts: Facts) -> str | None:
+        """None if the node has it; else one sentence: what is missing and what provides it."""
+
+
+@dataclass(frozen=True)
+class NeedRoot:
+    """Effective root with CAP_SYS_ADMIN."""
+
+    def missing(self, facts: Facts) -> str | None:
+        return None if facts.root else "faultd does not run as root with CAP_SYS_ADMIN"
+
+
+@dataclass(frozen=True)
+class NeedDmTarget:
+    """A device-mapper target of at least this version (feature probing by target version)."""
+
+    name: str
+    version: Version = (0, 0, 0)
+    feature: str = ""
+
+    def missing(self, facts: Facts) -> str | None:
+        if not facts.dm_version:
+            return "the kernel has no device-mapper (module dm_mod)"
+        have = facts.dm_targets.get(self.name)
+        if have is None:
+            return f"the kernel has no dm-{self.name} (module dm_{self.name})"
+        if have < self.version:
+            what = f" for {self.feature}" if self.feature else ""
+            return f"dm-{self.name} is {_dotted(have)}, {_dotted(self.version)} is needed{what}"
+        return None
+
+
+@dataclass(frozen=True)
+class NeedBpf:
+    """BTF, libbpf and a compiled object of ours."""
+
+    program: str
+
+    def missing(self, facts: Facts) -> str | None:
+        if not facts.btf:
+            return "the kernel has no BTF (CONFIG_DEBUG_INFO_BTF)"
+        if not facts.libbpf:
+            return "libbpf.so.1 is not installed (Debian package libbpf1)"
+        if self.program not in facts.bpf_objects:
+            return f"the BPF object {self.program}.bpf.o is not built (make bpf)"
+        if facts.lockdown == "confidentiality":
+            return "kernel lockdown is in confidentiality mode"
+        return None
+
+
+@dataclass(frozen=True)
+class NeedErrorInjection:
+    """A function on the kernel's error-injection list (CONFIG_FUNCTION_ERROR_INJECTION)."""
+
+    function: str
+
+    def missing(self, facts: Facts) -> str | None:
+        if self.function in facts.error_injection:
+            return None
+        return (
+            f"{self.function} is not open to error injection "
+            "(CONFIG_FUNCTION_ERROR_INJECTION)"
+        )
+
+
+def first_missing(needs: tuple[Need, ...], facts: Facts) -> str | None:
+    """The first need that the node does not meet, as a sentence; None if it meets all."""
+    for need in needs:
+        reason = need.missing(facts)
+        if reason is not None:
+            return reason
+    return None
+
+
+def _dotted(version: Version) -> str:
+    return ".".join(str(part) for part in version)

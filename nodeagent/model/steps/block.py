@@ -1,0 +1,208 @@
+"""Steps on block devices: device-mapper tables, BPF on bios, the page cache above them."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from nodeagent.model.steps.base import StepBase
+
+
+class SectorRange(BaseModel):
+    """Sectors [start, start + length) in units of 512 bytes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    start: int = Field(ge=0)
+    length: int = Field(gt=0)
+
+    @property
+    def end(self) -> int:
+        return self.start + self.length
+
+    def __str__(self) -> str:
+        return f"{self.start}+{self.length}"
+
+
+def ranges_overlap(a: tuple[SectorRange, ...], b: tuple[SectorRange, ...]) -> bool:
+    """Whether two lists of ranges share a sector; each list may be in any order."""
+    merged = sorted([(r.start, r.end, 0) for r in a] + [(r.start, r.end, 1) for r in b])
+    reach = [-1, -1]
+    for start, end, side in merged:
+        if start < reach[1 - side]:
+            return True
+        reach[side] = max(reach[side], end)
+    return False
+
+
+class ErrorSegment(BaseModel):
+    """dm-error: every read and write fails with EIO, at once."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    target: Literal["error"] = "error"
+
+
+class SplitDelaySegment(BaseModel):
+    """dm-delay with split devices: reads go to a private dm-error device after `delay_ms`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    target: Literal["split-delay"] = "split-delay"
+    error_device: str = Field(description="name of the private dm-error device")
+    delay_ms: int = Field(ge=0, le=600_000)
+
+
+class DustSegment(BaseModel):
+    """dm-dust: listed blocks fail on read; a write heals a block."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    target: Literal["dust"] = "dust"
+    block_size: int = Field(ge=512, description="bytes, a power of two")
+
+
+class FlakeySegment(BaseModel):
+    """dm-flakey: `up_s` seconds of normal work, then `down_s` seconds of the features."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    target: Literal["flakey"] = "flakey"
+    up_s: int = Field(ge=0)
+    down_s: int = Field(ge=0)
+    features: tuple[str, ...] = ()
+
+
+class DelaySegment(BaseModel):
+    """dm-delay: reads, writes and flushes late by so many milliseconds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    target: Literal["delay"] = "delay"
+    read_ms: int = Field(ge=0)
+    write_ms: int = Field(ge=0)
+    flush_ms: int = Field(ge=0)
+
+
+SegmentKind = Annotated[
+    ErrorSegment | SplitDelaySegment | DustSegment | FlakeySegment | DelaySegment,
+    Field(discriminator="target"),
+]
+
+
+class DmCreate(StepBase):
+    """Create a private device-mapper device that nothing else uses."""
+
+    op: Literal["dm_create"] = "dm_create"
+    name: str
+    uuid: str
+    table: tuple[str, ...]
+
+    def key(self) -> str:
+        return f"dm-name:{self.name}"
+
+    def summary(self) -> str:
+        return f"dmsetup create {self.name} --table {'; '.join(self.table)!r}"
+
+
+class DmOverlay(StepBase):
+    """Replace parts of a live device-mapper table; the rest keeps its mapping.
+
+    Several faults may overlay one device as long as their parts do not overlap: the
+    live table is always the base table with all overlays of the journal on it.
+    """
+
+    composes: ClassVar[bool] = True
+
+    op: Literal["dm_overlay"] = "dm_overlay"
+    major: int
+    minor: int
+    name: str
+    size: int = Field(gt=0, description="size of the device in sectors when it was planned")
+    ranges: tuple[SectorRange, ...]
+    segment: SegmentKind
+
+    def key(self) -> str:
+        return f"block:{self.major}:{self.minor}"
+
+    def summary(self) -> str:
+        parts = ", ".join(str(r) for r in self.ranges[:4])
+        more = f" and {len(self.ranges) - 4} more" if len(self.ranges) > 4 else ""
+        return (
+            f"dmsetup load {self.name} (sectors {parts}{more} become {self.segment.target}); "
+            f"dmsetup resume --nolockfs --noflush {self.name}"
+        )
+
+    def overlaps(self, other: StepBase) -> bool:
+        return isinstance(other, DmOverlay) and ranges_overlap(self.ranges, other.ranges)
+
+
+class BioFail(StepBase):
+    """Fail bios on a block device by a BPF program on should_fail_bio (block/blk-core.c)."""
+
+    ephemeral: ClassVar[bool] = True
+    composes: ClassVar[bool] = True
+
+    op: Literal["bio_fail"] = "bio_fail"
+    major: int = Field(description="of the whole disk")
+    minor: int
+    name: str
+    ranges: tuple[SectorRange, ...]
+    reads: bool = True
+    writes: bool = False
+    heal: bool = Field(default=False, description="a write clears the sectors that it covers")
+
+    def key(self) -> str:
+        return f"bio-fail:{self.major}:{self.minor}"
+
+    def summary(self) -> str:
+        what = " and ".join(w for w, on in (("reads", self.reads), ("writes", self.writes)) if on)
+        return (
+            f"BPF fmod_ret/should_fail_bio: {what} of {len(self.ranges)} range(s) "
+            f"of {self.name} return EIO"
+        )
+
+    def overlaps(self, other: StepBase) -> bool:
+        return isinstance(other, BioFail) and ranges_overlap(self.ranges, other.ranges)
+
+
+class BioWatch(StepBase):
+    """Count and record bios of some sectors by tracing block_bio_queue and block_bio_complete."""
+
+    ephemeral: ClassVar[bool] = True
+    composes: ClassVar[bool] = True
+    observes: ClassVar[bool] = True
+
+    op: Literal["bio_watch"] = "bio_watch"
+    major: int
+    minor: int
+    name: str
+    ranges: tuple[SectorRange, ...]
+
+    def key(self) -> str:
+        return f"bio-watch:{self.major}:{self.minor}"
+
+    def summary(self) -> str:
+        return (
+            f"BPF tp_btf/block_bio_complete: watch {len(self.ranges)} range(s) of {self.name}"
+        )
+
+    def overlaps(self, other: StepBase) -> bool:
+        return False
+
+
+class CacheDrop(StepBase):
+    """Write a file's byte ranges back and drop them from the page cache, and only them."""
+
+    composes: ClassVar[bool] = True
+    observes: ClassVar[bool] = True
+
+    op: Literal["cache_drop"] = "cache_drop"
+    path: str
+    ranges: tuple[tuple[int, int], ...] = Field(description="(offset, length) in bytes")
+
+    def key(self) -> str:
+        return f"pagecache:{self.path}"
+
+    def summary(self) -> str:
+        total = sum(length for _, length in self.ranges)
+        return f"fsync, then posix_fadvise(DONTNEED) on {total} bytes of {self.path}"
+
+    def overlaps(self, other: StepBase) -> bool:
+        return False

@@ -1,0 +1,80 @@
+"""Targets: a workload or device as the user names it, before it is bound to the kernel's names."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
+
+from nodeagent.model.units import Size
+
+
+def _absolute(value: str) -> str:
+    if not value.startswith("/"):
+        raise ValueError(f"{value!r} is not an absolute path")
+    if "\0" in value:
+        raise ValueError("a path cannot contain a NUL byte")
+    if len(value) > 4095:
+        raise ValueError("a path cannot be longer than 4095 bytes")
+    return value
+
+
+AbsolutePath = Annotated[str, AfterValidator(_absolute), Field(json_schema_extra={"metavar": "PATH"})]
+
+
+class TargetBase(BaseModel):
+    """What all targets share: immutable, unknown fields refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def label(self) -> str:
+        """How a person would name it in one word group."""
+        raise NotImplementedError
+
+
+class DeviceTarget(TargetBase):
+    """A block device by any of its paths, such as /dev/vdb1 or /dev/disk/by-id/..."""
+
+    type: Literal["device"] = "device"
+    device: AbsolutePath = Field(description="block device, by any of its paths")
+
+    def label(self) -> str:
+        return self.device
+
+
+class VolumeTarget(TargetBase):
+    """The block device below a mounted file system."""
+
+    type: Literal["volume"] = "volume"
+    volume: AbsolutePath = Field(description="mount point of a file system on a block device")
+
+    def label(self) -> str:
+        return f"volume {self.volume}"
+
+
+class FileTarget(TargetBase):
+    """A byte range of a regular file, mapped to the sectors that hold it now."""
+
+    type: Literal["file"] = "file"
+    file: AbsolutePath = Field(description="regular file; a symbolic link is followed and reported")
+    offset: Size = Field(default=0, description="first byte of the range in the file")
+    length: Size | None = Field(
+        default=None, description="length of the range; without it, to the end of the file"
+    )
+
+    def label(self) -> str:
+        return f"file {self.file}"
+
+
+Target = Annotated[DeviceTarget | VolumeTarget | FileTarget, Field(discriminator="type")]
+TARGET_TYPES: dict[str, type[TargetBase]] = {
+    "device": DeviceTarget,
+    "volume": VolumeTarget,
+    "file": FileTarget,
+}
+_ADAPTER: TypeAdapter[TargetBase] = TypeAdapter(Target)
+
+
+def parse_target(data: Any) -> TargetBase:
+    """A target from decoded JSON or YAML. Raises pydantic.ValidationError."""
+    return _ADAPTER.validate_python(data)

@@ -1,0 +1,143 @@
+"""Quantities with units: durations, sizes, percentages.
+
+One grammar for the command line, spec files and the wire. A bare number is refused
+wherever a unit matters, since guessing seconds or bytes is how faults become a
+thousand times too small.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from decimal import Decimal
+from typing import Annotated, Any
+
+import durationpy
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
+
+MAX_DURATION = timedelta(days=365)
+MAX_SIZE = 1 << 62
+
+_DURATION_PART = r"(?:\d+(?:\.\d+)?)(?:ns|us|µs|ms|s|m|h|d)"
+_DURATION = re.compile(rf"(?:{_DURATION_PART})+", re.ASCII)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)(B|k|K|M|G|T|P|Ki|Mi|Gi|Ti|Pi)(B?)", re.ASCII)
+_PERCENT = re.compile(r"(\d+(?:\.\d+)?)%", re.ASCII)
+_BARE = re.compile(r"[+-]?\d+(\.\d+)?", re.ASCII)
+
+_SIZE_FACTORS = {"B": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+_SIZE_FACTORS |= {f"{p}i": 1024 ** (i + 1) for i, p in enumerate("KMGTP")}
+
+
+def parse_duration(value: object) -> timedelta:
+    """A duration such as `1m30s`, `250ms`, `1.5h`, `2d`; at most 365 days, zero allowed.
+
+    Units: ns, us, ms, s, m, h, d. Resolution is one microsecond.
+    Raises ValueError with a sentence for a person.
+    """
+    if isinstance(value, timedelta):
+        return _bounded(value, str(value))
+    text = str(value)
+    if _BARE.fullmatch(text):
+        raise ValueError(f"{text!r} has no unit: write {text}s, {text}ms or {text}m")
+    if not _DURATION.fullmatch(text):
+        raise ValueError(f"{text!r} is not a duration: write for example 90s, 1m30s, 250ms, 2h, 1d")
+    try:
+        parsed: timedelta = durationpy.from_str(text)
+    except (OverflowError, durationpy.DurationError) as exc:
+        raise ValueError(f"{text!r} is not a duration that can be kept: {exc}") from exc
+    return _bounded(parsed, text)
+
+
+def _bounded(value: timedelta, text: str) -> timedelta:
+    if value < timedelta(0):
+        raise ValueError(f"{text!r} is negative")
+    if value > MAX_DURATION:
+        raise ValueError(f"{text!r} is longer than 365 days")
+    return value
+
+
+def format_duration(value: timedelta) -> str:
+    """The shortest exact text that `parse_duration` reads back: `1m30s`, `250ms`, `0s`."""
+    micros = value // timedelta(microseconds=1)
+    parts: list[str] = []
+    for unit, size in (("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000)):
+        count, micros = divmod(micros, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    for unit, size in (("s", 1_000_000), ("ms", 1_000), ("us", 1)):
+        count, micros = divmod(micros, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts) or "0s"
+
+
+def parse_size(value: object) -> int:
+    """A size in bytes: `512B`, `64Ki`, `1.5Gi` (powers of 1024), `10M` (powers of 1000).
+
+    The suffixes are those of Kubernetes quantities, with an optional final B.
+    Raises ValueError with a sentence for a person.
+    """
+    text = str(value)
+    match = _SIZE.fullmatch(text)
+    if match is None or (match[2] == "B" and match[3]):
+        if _BARE.fullmatch(text):
+            raise ValueError(f"{text!r} has no unit: write {text}B, {text}Ki or {text}Mi")
+        raise ValueError(f"{text!r} is not a size: write for example 512B, 64Ki, 1.5Gi")
+    number = Decimal(match[1]) * _SIZE_FACTORS[match[2]]
+    if number != number.to_integral_value():
+        raise ValueError(f"{text!r} is not a whole number of bytes")
+    return _size_in_range(int(number), text)
+
+
+def _size_in_range(value: int, text: str) -> int:
+    if value < 0:
+        raise ValueError(f"{text!r} is negative")
+    if value > MAX_SIZE:
+        raise ValueError(f"{text!r} is larger than any device")
+    return value
+
+
+def format_size(value: int) -> str:
+    """The largest exact binary unit: `64Ki`, `1Gi`, `513B`."""
+    for suffix in ("Pi", "Ti", "Gi", "Mi", "Ki"):
+        factor = _SIZE_FACTORS[suffix]
+        if value and value % factor == 0:
+            return f"{value // factor}{suffix}"
+    return f"{value}B"
+
+
+def parse_percent(value: object) -> Decimal:
+    """A percentage from 0% to 100% such as `2.5%`. Raises ValueError for a person."""
+    if isinstance(value, Decimal):
+        number, text = value, f"{value}%"
+    else:
+        text = str(value)
+        match = _PERCENT.fullmatch(text)
+        if match is None:
+            hint = f": write {text}%" if _BARE.fullmatch(text) else ", such as 2.5%"
+            raise ValueError(f"{text!r} is not a percentage{hint}")
+        number = Decimal(match[1])
+    if not 0 <= number <= 100:
+        raise ValueError(f"{text!r} is not between 0% and 100%")
+    return number
+
+
+def format_percent(value: Decimal) -> str:
+    """`2.5%`: no exponent, no trailing zeros."""
+    text = format(value, "f")
+    return (text.rstrip("0").rstrip(".") if "." in text else text) + "%"
+
+
+def _unit(parse: Any, fmt: Any, name: str, example: str) -> tuple[Any, ...]:
+    schema = {"type": "string", "format": name, "examples": [example]}
+    return (
+        BeforeValidator(parse),
+        PlainSerializer(fmt, return_type=str),
+        WithJsonSchema(schema),
+        Field(json_schema_extra={"metavar": name.upper()}),
+    )
+
+
+Duration = Annotated[timedelta, *_unit(parse_duration, format_duration, "duration", "1m30s")]
+Size = Annotated[int, *_unit(parse_size, format_size, "size", "64Mi")]
+Percent = Annotated[Decimal, *_unit(parse_percent, format_percent, "percent", "2.5%")]
