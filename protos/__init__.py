@@ -1,0 +1,1 @@
+"""The agent's interface and its generated stubs (make protos)."""

@@ -1,0 +1,93 @@
+"""Effects: one backend for each type of step, found by walking this package.
+
+A backend observes (captures the prior state), applies, tells the status by reading
+back, undoes, and measures. Only the executor and the reverter call it, with the
+mutation lock held; `status`, `observe` and `measure` change nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from nodeagent.model.evidence import IoRecord
+from nodeagent.model.steps import Status, StepBase
+
+Prior = dict[str, Any]
+Outcome = dict[str, Any]
+S_contra = TypeVar("S_contra", bound=StepBase, contravariant=True)
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Another fault's step on the same key that is not reverted.
+
+    When it is not `certain`, its own change was cut short: the kernel may show it or not.
+    """
+
+    fault_id: str
+    seq: int
+    step: StepBase
+    next_step: StepBase | None
+    prior: Prior
+    certain: bool
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What backends get from the process they run in."""
+
+    state_dir: Path
+    node_id: str
+    on_record: Callable[[str, StepBase, IoRecord], None] | None = None
+    """Called from a backend's own thread for every record of a watch; None in the guardian."""
+
+
+class Backend(Protocol[S_contra]):
+    """How one type of step becomes true, is read back, and is taken back."""
+
+    def observe(self, fault_id: str, step: S_contra, peers: Sequence[Peer]) -> Prior:
+        """The prior state that an undo returns to, as JSON data. Raises Refused."""
+
+    def status(self, step: S_contra, prior: Prior, peers: Sequence[Peer]) -> Status:
+        """What the kernel shows now."""
+
+    def apply(
+        self, fault_id: str, step: S_contra, prior: Prior, peers: Sequence[Peer]
+    ) -> Outcome:
+        """Make it true; applying twice is the same as once. Raises FaultError or OSError."""
+
+    def undo(self, fault_id: str, step: S_contra, prior: Prior, peers: Sequence[Peer]) -> None:
+        """Return to the prior state; only called when the status is OURS."""
+
+    def measure(self, fault_id: str, step: S_contra, prior: Prior) -> dict[str, Any]:
+        """Counters and records of an applied step; empty where nothing is counted."""
+
+
+AnyBackend = Backend[Any]
+
+
+class Registry:
+    """All backends by the class of their step."""
+
+    def __init__(self, backends: Mapping[type[StepBase], AnyBackend]) -> None:
+        self._backends = dict(backends)
+
+    def of(self, step: StepBase) -> AnyBackend:
+        """The backend of a step. Raises KeyError for a step that has none."""
+        return self._backends[type(step)]
+
+
+def load_backends(runtime: Runtime) -> Registry:
+    """Import every backend module and collect what its `backends(runtime)` offers."""
+    found: dict[type[StepBase], AnyBackend] = {}
+    for info in pkgutil.iter_modules(__path__):
+        module = importlib.import_module(f"{__name__}.{info.name}")
+        offer = getattr(module, "backends", None)
+        if offer is not None:
+            found.update(offer(runtime))
+    return Registry(found)

@@ -86,8 +86,8 @@ class Plan(BaseModel):
 
     @property
     def digest(self) -> str:
-        """SHA-256 over everything that the plan would do and what it was computed from."""
-        data = self.model_dump(mode="json")
+        """SHA-256 over all that the plan would do; a change below that changes no step is no change."""
+        data = self.model_dump(mode="json", exclude={"binding", "rejected", "why", "notes"})
         text = json.dumps(data, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 

@@ -6,34 +6,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from nodeagent.model.ranges import Ranges, format_ranges, overlaps
 from nodeagent.model.steps.base import StepBase
-
-
-class SectorRange(BaseModel):
-    """Sectors [start, start + length) in units of 512 bytes."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    start: int = Field(ge=0)
-    length: int = Field(gt=0)
-
-    @property
-    def end(self) -> int:
-        return self.start + self.length
-
-    def __str__(self) -> str:
-        return f"{self.start}+{self.length}"
-
-
-def ranges_overlap(a: tuple[SectorRange, ...], b: tuple[SectorRange, ...]) -> bool:
-    """Whether two lists of ranges share a sector; each list may be in any order."""
-    merged = sorted([(r.start, r.end, 0) for r in a] + [(r.start, r.end, 1) for r in b])
-    reach = [-1, -1]
-    for start, end, side in merged:
-        if start < reach[1 - side]:
-            return True
-        reach[side] = max(reach[side], end)
-    return False
 
 
 class ErrorSegment(BaseModel):
@@ -115,22 +89,21 @@ class DmOverlay(StepBase):
     minor: int
     name: str
     size: int = Field(gt=0, description="size of the device in sectors when it was planned")
-    ranges: tuple[SectorRange, ...]
+    ranges: Ranges
     segment: SegmentKind
 
     def key(self) -> str:
         return f"block:{self.major}:{self.minor}"
 
     def summary(self) -> str:
-        parts = ", ".join(str(r) for r in self.ranges[:4])
-        more = f" and {len(self.ranges) - 4} more" if len(self.ranges) > 4 else ""
         return (
-            f"dmsetup load {self.name} (sectors {parts}{more} become {self.segment.target}); "
+            f"dmsetup load {self.name} (sectors {format_ranges(self.ranges, 4)} become "
+            f"{self.segment.target}); "
             f"dmsetup resume --nolockfs --noflush {self.name}"
         )
 
     def overlaps(self, other: StepBase) -> bool:
-        return isinstance(other, DmOverlay) and ranges_overlap(self.ranges, other.ranges)
+        return isinstance(other, DmOverlay) and overlaps(self.ranges, other.ranges)
 
 
 class BioFail(StepBase):
@@ -143,7 +116,7 @@ class BioFail(StepBase):
     major: int = Field(description="of the whole disk")
     minor: int
     name: str
-    ranges: tuple[SectorRange, ...]
+    ranges: Ranges
     reads: bool = True
     writes: bool = False
     heal: bool = Field(default=False, description="a write clears the sectors that it covers")
@@ -159,7 +132,7 @@ class BioFail(StepBase):
         )
 
     def overlaps(self, other: StepBase) -> bool:
-        return isinstance(other, BioFail) and ranges_overlap(self.ranges, other.ranges)
+        return isinstance(other, BioFail) and overlaps(self.ranges, other.ranges)
 
 
 class BioWatch(StepBase):
@@ -173,7 +146,7 @@ class BioWatch(StepBase):
     major: int
     minor: int
     name: str
-    ranges: tuple[SectorRange, ...]
+    ranges: Ranges
 
     def key(self) -> str:
         return f"bio-watch:{self.major}:{self.minor}"

@@ -1,0 +1,250 @@
+"""The one way of a fault on a node: plan, apply, react, revert; everything through the journal."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from nodeagent.backends import Registry
+from nodeagent.clock import boot_id, boottime_ns, wall
+from nodeagent.crashpoint import crashpoint
+from nodeagent.faults import kind_named
+from nodeagent.journal import Journal
+from nodeagent.model.errors import (
+    BackendError,
+    Conflict,
+    FaultError,
+    Refused,
+    StalePlan,
+)
+from nodeagent.model.facts import Facts
+from nodeagent.model.kind import FaultKind, FaultSpec
+from nodeagent.model.plan import FaultRequest, Lease, Plan, plan_from_data
+from nodeagent.model.planner import make_plan, parse_request
+from nodeagent.model.record import EndReason, FaultRow, FaultState, StepState
+from nodeagent.model.steps import Status, StepBase
+from nodeagent.model.target import TargetBase
+from nodeagent.revert import Reverter, StepResult, peers_of
+from nodeagent.statedir import MutationLock
+
+Binder = Callable[[TargetBase, FaultSpec, Facts], BaseModel]
+
+
+@dataclass(frozen=True)
+class Node:
+    """What an executor works with."""
+
+    journal: Journal
+    lock: MutationLock
+    backends: Registry
+    bind: Binder
+    facts: Callable[[], Facts]
+    epoch: int
+
+
+class Executor:
+    """Applies and reverts faults on this node, one mutation at a time."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._journal = node.journal
+        self._mutex = threading.RLock()
+        self._reverter = Reverter(node.journal, node.backends, node.epoch)
+
+    @contextmanager
+    def mutation(self) -> Iterator[None]:
+        """The right to change the kernel. Raises Refused when a newer agent has taken over."""
+        with self._mutex, self._node.lock.held():
+            if self._journal.epoch() != self._node.epoch:
+                raise Refused(
+                    "this agent no longer owns the node",
+                    f"epoch {self._journal.epoch()} has taken over from {self._node.epoch}",
+                    "talk to the newer agent",
+                )
+            yield
+
+    # --- plan -------------------------------------------------------------------
+
+    def plan(self, request: FaultRequest) -> Plan:
+        """What would be done; touches nothing. Raises InvalidSpec or Refused."""
+        kind = kind_named(request.kind)
+        target, spec = parse_request(kind, request)
+        facts = self._node.facts()
+        binding = self._node.bind(target, spec, facts)
+        plan = make_plan(kind, request, target, spec, binding, facts)
+        self._check_conflicts(plan)
+        return plan
+
+    def _check_conflicts(self, plan: Plan) -> None:
+        for step in plan.steps:
+            for peer in peers_of(self._journal, step.key()):
+                if peer.fault_id == plan.id:
+                    continue
+                if step.composes and peer.step.composes and not step.overlaps(peer.step):
+                    continue
+                raise Conflict(
+                    f"{plan.kind} conflicts with the armed fault {peer.fault_id}",
+                    f"both would change {step.key()}",
+                    f"revert it first: faultctl revert {peer.fault_id}",
+                )
+
+    # --- apply ------------------------------------------------------------------
+
+    def apply(self, request: FaultRequest, lease: Lease, digest: str) -> FaultRow:
+        """Make a plan true. Applying the same id again gives the fault that is there.
+
+        Raises StalePlan if the plan would be another one now, Conflict, Refused, or
+        BackendError after everything that was begun has been taken back.
+        """
+        with self.mutation():
+            existing = self._journal.find_fault(request.id)
+            if existing is not None:
+                return self._same(existing, digest)
+            plan = self.plan(request)
+            if plan.digest != digest:
+                raise StalePlan(
+                    f"the plan of {request.id} is not what was asked to apply",
+                    f"its digest is {plan.digest[:12]} now, {digest[:12]} was asked",
+                    "plan again and look at it",
+                )
+            observed = self._observe(plan)
+            fault = self._begin(request, lease, plan, observed)
+            try:
+                self._apply_steps(plan)
+            except (FaultError, OSError) as exc:
+                self._undo_failed(fault, exc)
+                raise
+            self._journal.set_state(
+                fault.id, FaultState.ARMED, {"mechanism": plan.mechanism}, armed_ns=boottime_ns()
+            )
+            return self._journal.fault(fault.id)
+
+    @staticmethod
+    def _same(existing: FaultRow, digest: str) -> FaultRow:
+        if existing.digest == digest:
+            return existing
+        raise Conflict(
+            f"the id {existing.id} is taken",
+            "another fault with this id is in the journal",
+            "choose another --id",
+        )
+
+    def _observe(self, plan: Plan) -> list[tuple[StepBase, dict[str, Any]]]:
+        return [
+            (
+                step,
+                self._node.backends.of(step).observe(
+                    plan.id, step, peers_of(self._journal, step.key())
+                ),
+            )
+            for step in plan.steps
+        ]
+
+    def _begin(
+        self,
+        request: FaultRequest,
+        lease: Lease,
+        plan: Plan,
+        observed: list[tuple[StepBase, dict[str, Any]]],
+    ) -> FaultRow:
+        now = boottime_ns()
+        lease_ns = _ns(lease.duration)
+        fault = FaultRow(
+            id=plan.id,
+            kind=plan.kind,
+            state=FaultState.APPLYING,
+            plan=plan.model_dump(mode="json"),
+            digest=plan.digest,
+            owner=request.owner,
+            epoch=self._node.epoch,
+            boot_id=boot_id(),
+            lease_ns=lease_ns,
+            lease_until_ns=now + lease_ns,
+            hard_end_ns=now + _ns(lease.hard_end),
+            created=wall(),
+        )
+        self._journal.begin(fault, observed)
+        return fault
+
+    def _apply_steps(self, plan: Plan) -> None:
+        for row in self._journal.steps(plan.id):
+            backend = self._node.backends.of(row.step)
+            peers = self._reverter.peers(row)
+            crashpoint(f"apply:{row.index}:before")
+            outcome = backend.apply(plan.id, row.step, row.prior, peers)
+            crashpoint(f"apply:{row.index}:after")
+            status = backend.status(row.step, row.prior, peers)
+            if status is not Status.OURS and not row.step.observes:
+                raise BackendError(
+                    f"{plan.kind} was not armed",
+                    f"read back after it was applied, {row.key} is {status}, not ours",
+                )
+            self._journal.set_step(row, StepState.APPLIED, outcome)
+
+    def _undo_failed(self, fault: FaultRow, cause: Exception) -> None:
+        self._journal.event(fault.id, "apply-failed", {"error": str(cause)})
+        try:
+            self._reverter.revert(self._journal.fault(fault.id), EndReason.FAILED)
+        except FaultError as exc:
+            # The fault stays `reverting`; the lease keeper tries again.
+            cause.add_note(f"and taking it back failed: {exc}")
+            return
+        self._journal.update_fault(fault.id, error=str(cause))
+
+    # --- afterwards ---------------------------------------------------------------
+
+    def renew(self, fault_id: str) -> FaultRow:
+        """Word from the owner: the lease starts anew. Raises UnknownFault, Refused."""
+        fault = self._journal.fault(fault_id)
+        if fault.state not in (FaultState.ARMED, FaultState.APPLYING):
+            raise Refused(
+                f"the lease of {fault_id} cannot be renewed",
+                f"the fault is {fault.state} ({fault.end_reason or 'no reason yet'})",
+            )
+        self._journal.update_fault(fault_id, lease_until_ns=boottime_ns() + fault.lease_ns)
+        return self._journal.fault(fault_id)
+
+    def revert(self, fault_id: str, reason: EndReason = EndReason.REVERTED) -> list[StepResult]:
+        """Take a fault back; twice is the same as once. Raises UnknownFault, ForeignState, ..."""
+        with self.mutation():
+            fault = self._journal.fault(fault_id)
+            if not fault.active:
+                return []
+            return self._reverter.revert(fault, reason)
+
+    def recover(self) -> list[tuple[str, str]]:
+        """At the agent's start: take back whatever an earlier agent or boot left behind."""
+        with self.mutation():
+            return self._reverter.revert_all(EndReason.AGENT_LOST)
+
+    def replace_step(self, fault_id: str, index: int, new: StepBase) -> None:
+        """Change one applied step in place, intent first (a reaction such as healing)."""
+        with self.mutation():
+            if self._journal.fault(fault_id).state is not FaultState.ARMED:
+                return
+            row = self._journal.steps(fault_id)[index]
+            if row.step == new:
+                return
+            backend = self._node.backends.of(new)
+            self._journal.change_step(row, new)
+            backend.apply(fault_id, new, row.prior, self._reverter.peers(row))
+            crashpoint("change:applied")
+            if backend.status(new, row.prior, self._reverter.peers(row)) is not Status.OURS:
+                raise BackendError(f"step {index} of {fault_id} was not changed", "read back")
+            self._journal.settle_step(row, new)
+
+    def kind_and_plan(self, fault: FaultRow) -> tuple[FaultKind, FaultSpec, Plan]:
+        """The kind, spec and plan of a fault in the journal."""
+        plan = plan_from_data(json.loads(json.dumps(fault.plan)))
+        kind = kind_named(fault.kind)
+        return kind, kind.spec.model_validate(plan.spec), plan
+
+
+def _ns(value: Any) -> int:
+    return int(value.total_seconds() * 1_000_000_000)

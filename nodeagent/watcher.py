@@ -1,0 +1,167 @@
+"""What happens to armed faults by themselves: hits become evidence, writes heal, leases end."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from nodeagent.backends import Registry
+from nodeagent.clock import boottime_ns
+from nodeagent.executor import Executor
+from nodeagent.journal import Journal
+from nodeagent.model.errors import FaultError
+from nodeagent.model.evidence import Evidence, IoRecord
+from nodeagent.model.kind import Measured
+from nodeagent.model.record import EndReason, FaultRow, FaultState, StepState
+from nodeagent.model.steps import StepBase
+
+MAX_BACKOFF_NS = 30_000_000_000
+FIRST_BACKOFF_NS = 100_000_000
+
+
+def collect(executor: Executor, journal: Journal, backends: Registry, fault: FaultRow) -> Evidence:
+    """The evidence of a fault as it is now."""
+    kind, spec, _ = executor.kind_and_plan(fault)
+    measured = []
+    for row in journal.steps(fault.id):
+        data = dict(row.outcome)
+        if row.state is StepState.APPLIED:
+            data |= backends.of(row.step).measure(fault.id, row.step, row.prior)
+        measured.append(Measured(row.step, data))
+    return kind.evidence(spec, tuple(measured))
+
+
+class LeaseKeeper:
+    """Ends faults whose lease or hard end has passed, and retries reverts that failed.
+
+    Sleeps until the next deadline; an idle agent is not woken at all.
+    """
+
+    def __init__(self, executor: Executor, journal: Journal) -> None:
+        self._executor = executor
+        self._journal = journal
+        self._stop = False
+        self._retry_at: dict[str, int] = {}
+        self._thread = threading.Thread(target=self._run, name="lease-keeper", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread and wait for it."""
+        with self._journal.changed:
+            self._stop = True
+            self._journal.changed.notify_all()
+        self._thread.join(timeout=10)
+
+    def _run(self) -> None:
+        while True:
+            with self._journal.changed:
+                if self._stop:
+                    return
+                due, wait_s = self._due()
+                if not due:
+                    self._journal.changed.wait(wait_s)
+                    continue
+            for fault in due:
+                self._end(fault)
+
+    def _due(self) -> tuple[list[FaultRow], float | None]:
+        now = boottime_ns()
+        due: list[FaultRow] = []
+        times: list[int] = []
+        for fault in self._journal.faults(active_only=True):
+            at = self._when(fault)
+            if at <= now:
+                due.append(fault)
+            else:
+                times.append(at)
+        return due, (min(times) - now) / 1e9 if times else None
+
+    def _when(self, fault: FaultRow) -> int:
+        if fault.state is FaultState.REVERTING and fault.error:
+            return self._retry_at.get(fault.id, 0)
+        return fault.deadline_ns
+
+    def _end(self, fault: FaultRow) -> None:
+        reason = fault.end_reason or EndReason.EXPIRED
+        try:
+            self._executor.revert(fault.id, reason)
+            self._retry_at.pop(fault.id, None)
+        except FaultError:
+            backoff = min(FIRST_BACKOFF_NS << min(fault.attempts, 20), MAX_BACKOFF_NS)
+            self._retry_at[fault.id] = boottime_ns() + backoff
+
+
+class Reactor:
+    """Runs a kind's own rules on what its watches see: first hit, healing, remedy.
+
+    Records arrive on the tracer's thread and are handled on the reactor's own, so that a
+    table reload never holds up the ring buffer.
+    """
+
+    def __init__(
+        self, executor: Executor, journal: Journal, collect_evidence: Callable[[FaultRow], Evidence]
+    ) -> None:
+        self._executor = executor
+        self._journal = journal
+        self._collect = collect_evidence
+        self._queue: deque[tuple[str, IoRecord]] = deque(maxlen=10_000)
+        self._wake = threading.Condition()
+        self._biting: set[str] = set()
+        self._stop = False
+        self._thread = threading.Thread(target=self._run, name="reactor", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread and wait for it."""
+        with self._wake:
+            self._stop = True
+            self._wake.notify_all()
+        self._thread.join(timeout=10)
+
+    def on_record(self, fault_id: str, step: StepBase, record: IoRecord) -> None:
+        """Take a record from a backend's thread."""
+        with self._wake:
+            self._queue.append((fault_id, record))
+            self._wake.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                while not self._queue and not self._stop:
+                    self._wake.wait()
+                if self._stop:
+                    return
+                fault_id, record = self._queue.popleft()
+            try:
+                self._handle(fault_id, record)
+            except (FaultError, OSError) as exc:
+                self._journal.event(fault_id, "reaction-failed", {"error": str(exc)})
+
+    def _handle(self, fault_id: str, record: IoRecord) -> None:
+        fault = self._journal.find_fault(fault_id)
+        if fault is None or fault.state is not FaultState.ARMED:
+            return
+        if record.status and fault_id not in self._biting:
+            self._biting.add(fault_id)
+            evidence = self._collect(fault)
+            self._journal.update_fault(fault_id, evidence=evidence.model_dump(mode="json"))
+            self._journal.event(fault_id, "biting", {"record": record.model_dump(mode="json")})
+        kind, spec, _ = self._executor.kind_and_plan(fault)
+        steps = tuple(row.step for row in self._journal.steps(fault_id))
+        reaction = kind.react(spec, steps, record)
+        if reaction is None:
+            return
+        if reaction.replace is not None:
+            index, step = reaction.replace
+            self._executor.replace_step(fault_id, index, step)
+            self._journal.event(fault_id, "healed", {"record": record.model_dump(mode="json")})
+        if reaction.remedied:
+            self._journal.event(fault_id, "remedied", {"why": reaction.remedied})
+            self._executor.revert(fault_id, EndReason.REMEDIED)
