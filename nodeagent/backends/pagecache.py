@@ -72,9 +72,12 @@ def evict(fd: int, offset: int, length: int, node: Node | None = None) -> Reside
     low, high = start, end
     _drop(fd, low, high)
     after = cached(fd, start, end - start)
-    mappers = _mappers(node or Node(), fd, start, end) if after.pages else Pids((), complete=True)
+    mappers = Pids((), complete=True)
     for step in _FOLIO_STEPS:
-        # Mapped pages stay however much around them is dropped.
+        if after.pages and step == _FOLIO_STEPS[-1]:
+            # Before the widest step, since the scan costs more than the first: mapped
+            # pages stay however much around them is dropped.
+            mappers = _mappers(node or Node(), fd, start, end)
         if not after.pages or mappers.pids:
             break
         low, high = start // step * step, -(-end // step) * step
