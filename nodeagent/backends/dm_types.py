@@ -10,7 +10,6 @@ from nodeagent.encode.dm import DevNum
 from nodeagent.encode.dm_ioctl import Cmd, Flag, Header, Request
 from nodeagent.model.errors import BackendError
 
-
 Version = tuple[int, int, int]
 
 

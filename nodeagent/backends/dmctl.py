@@ -103,7 +103,7 @@ class DmControl:
     def list_devices(self) -> list[DmName]:
         """All device-mapper devices."""
         header, buffer = self._ask(Request(Cmd.LIST_DEVICES), _FIRST_BUFFER)
-        return dm_ioctl.unpack_names(buffer, header)
+        return dm_ioctl.unpack_names(buffer, header, self.version())
 
     def info(self, who: Who) -> DmInfo:
         """State of a device; OSError ENXIO when there is none."""

@@ -1,15 +1,18 @@
 """Device-mapper for everybody else: tables, targets, overlays, comparison."""
 
-from nodeagent.encode.dm_normal import equal, normal
-from nodeagent.encode.dm_overlay import (
+from nodeagent.encode.dm_effects import (
     Backing,
     Delay,
     Dust,
     Effect,
-    Extent,
     Fail,
     FailReads,
+    FailWrites,
     Flakey,
+)
+from nodeagent.encode.dm_normal import equal, normal
+from nodeagent.encode.dm_overlay import (
+    Extent,
     Overlay,
     UnsplittableTarget,
     map_range,
@@ -56,6 +59,7 @@ __all__ = [
     "Extent",
     "Fail",
     "FailReads",
+    "FailWrites",
     "Flakey",
     "FlakeyFeatures",
     "Overlay",

@@ -218,8 +218,13 @@ def unpack_targets(buffer: bytes | bytearray, header: Header) -> list[tuple[int,
     return found
 
 
-def unpack_names(buffer: bytes | bytearray, header: Header) -> list[DmName]:
-    """The answer of LIST_DEVICES. uuid is empty below interface version 4.45."""
+def unpack_names(
+    buffer: bytes | bytearray, header: Header, version: tuple[int, int, int]
+) -> list[DmName]:
+    """The answer of LIST_DEVICES. uuid is empty below interface version 4.45.
+
+    version: from Cmd.VERSION; in other answers the caller's own comes back.
+    """
     found: list[DmName] = []
     at = header.data_start
     if at + _NAME.size > header.data_size:
@@ -230,8 +235,7 @@ def unpack_names(buffer: bytes | bytearray, header: Header) -> list[DmName]:
             return found
         name = _string_at(buffer, at + _NAME.size)
         uuid = ""
-        if header.version >= UUID_IN_LIST:
-            # The kernel aligns the pointer, so relative to the buffer's start; data_start is 312.
+        if version >= UUID_IN_LIST:
             tail = _aligned(at + _NAME.size + len(name.encode(errors="surrogateescape")) + 1)
             _, flags = _NAME_TAIL.unpack_from(buffer, tail)
             if flags & HAS_UUID:
