@@ -33,7 +33,7 @@ from nodeagent.model.target import TargetBase
 from nodeagent.revert import Reverter, StepResult, peers_of
 from nodeagent.statedir import MutationLock
 
-Binder = Callable[[TargetBase, FaultSpec, Facts], BaseModel]
+Bind = Callable[[FaultKind, str, TargetBase, FaultSpec, Facts], BaseModel]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Node:
     journal: Journal
     lock: MutationLock
     backends: Registry
-    bind: Binder
+    bind: Bind
     facts: Callable[[], Facts]
     epoch: int
 
@@ -56,6 +56,8 @@ class Executor:
         self._journal = node.journal
         self._mutex = threading.RLock()
         self._reverter = Reverter(node.journal, node.backends, node.epoch)
+        self.before_revert: Callable[[FaultRow], None] | None = None
+        """Keeps the evidence of an armed fault before what counts it goes away."""
 
     @contextmanager
     def mutation(self) -> Iterator[None]:
@@ -76,7 +78,7 @@ class Executor:
         kind = kind_named(request.kind)
         target, spec = parse_request(kind, request)
         facts = self._node.facts()
-        binding = self._node.bind(target, spec, facts)
+        binding = self._node.bind(kind, request.id, target, spec, facts)
         plan = make_plan(kind, request, target, spec, binding, facts)
         self._check_conflicts(plan)
         return plan
@@ -216,12 +218,14 @@ class Executor:
             fault = self._journal.fault(fault_id)
             if not fault.active:
                 return []
+            if self.before_revert is not None and fault.state is FaultState.ARMED:
+                self.before_revert(fault)
             return self._reverter.revert(fault, reason)
 
     def recover(self) -> list[tuple[str, str]]:
         """At the agent's start: take back whatever an earlier agent or boot left behind."""
         with self.mutation():
-            return self._reverter.revert_all(EndReason.AGENT_LOST)
+            return self._reverter.revert_all(EndReason.AGENT_LOST, self._node.epoch)
 
     def replace_step(self, fault_id: str, index: int, new: StepBase) -> None:
         """Change one applied step in place, intent first (a reaction such as healing)."""
@@ -233,11 +237,19 @@ class Executor:
                 return
             backend = self._node.backends.of(new)
             self._journal.change_step(row, new)
-            backend.apply(fault_id, new, row.prior, self._reverter.peers(row))
-            crashpoint("change:applied")
-            if backend.status(new, row.prior, self._reverter.peers(row)) is not Status.OURS:
-                raise BackendError(f"step {index} of {fault_id} was not changed", "read back")
-            self._journal.settle_step(row, new)
+            changing = row.model_copy(update={"next_step": new})
+            try:
+                backend.apply(fault_id, new, row.prior, self._reverter.peers(row))
+                crashpoint("change:applied")
+            finally:
+                fault = self._journal.fault(fault_id)
+                status, form = self._reverter.status(fault, changing)
+                if status is Status.OURS:
+                    self._journal.settle_step(row, form)
+            if status is not Status.OURS or form != new:
+                raise BackendError(
+                    f"step {index} of {fault_id} was not changed", f"read back, it is {status}"
+                )
 
     def kind_and_plan(self, fault: FaultRow) -> tuple[FaultKind, FaultSpec, Plan]:
         """The kind, spec and plan of a fault in the journal."""

@@ -84,9 +84,7 @@ class Reverter:
                 errors.append(error)
                 results.append(StepResult(row.index, "error", str(error)))
         if errors:
-            self._journal.update_fault(
-                fault.id, error=str(errors[0]), attempts=fault.attempts + 1
-            )
+            self._journal.update_fault(fault.id, error=str(errors[0]), attempts=fault.attempts + 1)
             raise errors[0]
         self._journal.set_state(
             fault.id,
@@ -137,10 +135,15 @@ class Reverter:
         except BackendError:
             return  # as in _mark_reverting
 
-    def revert_all(self, reason: EndReason) -> list[tuple[str, str]]:
-        """Revert every active fault, the youngest first. (fault id, error) of those that resist."""
+    def revert_all(self, reason: EndReason, max_epoch: int) -> list[tuple[str, str]]:
+        """Revert every active fault of this epoch and older ones, the youngest first.
+
+        (fault id, error) of those that resist. A successor's faults are not touched.
+        """
         failed: list[tuple[str, str]] = []
         for fault in reversed(self._journal.faults(active_only=True)):
+            if fault.epoch > max_epoch:
+                continue
             why = reason if fault.boot_id == boot_id() else EndReason.REBOOTED
             try:
                 self.revert(fault, why)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from nodeagent.model.errors import Refused
@@ -20,10 +21,8 @@ LOCK_DEADLINE_S = 30.0
 def open_state_dir(path: Path) -> Path:
     """Create or check the directory (mode 0700, ours, not a link). Raises Refused."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
+    with suppress(FileExistsError):
         os.mkdir(path, 0o700)
-    except FileExistsError:
-        pass
     info = os.lstat(path)
     if not stat.S_ISDIR(info.st_mode):
         raise Refused(
@@ -48,7 +47,9 @@ def open_private(path: Path, flags: int) -> int:
         return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as exc:
         if exc.errno == 40:  # ELOOP
-            raise Refused(f"{path} is a symbolic link", "it may lead anywhere", "remove it") from exc
+            raise Refused(
+                f"{path} is a symbolic link", "it may lead anywhere", "remove it"
+            ) from exc
         raise
 
 

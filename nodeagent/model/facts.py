@@ -21,7 +21,9 @@ class Facts(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    node_id: str = Field(description="stable id of the node: /etc/machine-id, else from the journal")
+    node_id: str = Field(
+        description="stable id of the node: /etc/machine-id, else from the journal"
+    )
     hostname: str = ""
     kernel_release: str = Field(description="uname -r")
     arch: str = Field(description="uname -m")
@@ -35,6 +37,9 @@ class Facts(BaseModel):
     dm_version: str = Field(default="", description="device-mapper's version, empty if absent")
     dm_targets: Mapping[str, Version] = Field(
         default={}, description="device-mapper targets that are loaded or could be loaded"
+    )
+    dm_features: tuple[str, ...] = Field(
+        default=(), description="features that no target version tells, such as flakey:error_reads"
     )
     error_injection: tuple[str, ...] = Field(
         default=(), description="functions of interest on the kernel's error-injection list"
@@ -79,6 +84,20 @@ class NeedDmTarget:
 
 
 @dataclass(frozen=True)
+class NeedDmFeature:
+    """A feature of a device-mapper target that came without a new version number."""
+
+    feature: str
+    since: str
+
+    def missing(self, facts: Facts) -> str | None:
+        if self.feature in facts.dm_features:
+            return None
+        target, _, name = self.feature.partition(":")
+        return f"this kernel's dm-{target} has no {name} (Linux {self.since} and later)"
+
+
+@dataclass(frozen=True)
 class NeedBpf:
     """BTF, libbpf and a compiled object of ours."""
 
@@ -105,10 +124,7 @@ class NeedErrorInjection:
     def missing(self, facts: Facts) -> str | None:
         if self.function in facts.error_injection:
             return None
-        return (
-            f"{self.function} is not open to error injection "
-            "(CONFIG_FUNCTION_ERROR_INJECTION)"
-        )
+        return f"{self.function} is not open to error injection (CONFIG_FUNCTION_ERROR_INJECTION)"
 
 
 def first_missing(needs: tuple[Need, ...], facts: Facts) -> str | None:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from nodeagent.model.evidence import Evidence, IoRecord
 from nodeagent.model.facts import Facts, Need
+from nodeagent.model.ranges import Ranges
 from nodeagent.model.steps import StepBase
 from nodeagent.model.target import TargetBase
 
@@ -117,6 +118,9 @@ class FaultKind:
     """What a revert cannot take back, one sentence each."""
     remedies: tuple[str, ...]
     """Acts of an operator that end the fault or route around it."""
+    select: Callable[[Any, Context], Ranges] | None = None
+    """Disk kinds that act on chosen sectors: which of the top device. The binding that
+    the ladder then sees is narrowed to them on every layer."""
     guards: Callable[[Any, Context], tuple[Guard, ...]] = _no_guards
     react: Callable[[Any, tuple[StepBase, ...], IoRecord], Reaction | None] = _no_reaction
     examples: tuple[str, ...] = field(default=())

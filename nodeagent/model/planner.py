@@ -60,9 +60,7 @@ def choose(kind: FaultKind, spec: Any, context: Context, forced: str | None) -> 
     """
     names = [rung.name for rung in kind.ladder]
     if forced is not None and forced not in names:
-        raise InvalidSpec(
-            f"{kind.name} has no mechanism {forced!r}", f"it has: {', '.join(names)}"
-        )
+        raise InvalidSpec(f"{kind.name} has no mechanism {forced!r}", f"it has: {', '.join(names)}")
     rejected: list[Rejected] = []
     for rung in kind.ladder:
         reason = _objection(rung, spec, context, forced)

@@ -19,7 +19,9 @@ def _absolute(value: str) -> str:
     return value
 
 
-AbsolutePath = Annotated[str, AfterValidator(_absolute), Field(json_schema_extra={"metavar": "PATH"})]
+AbsolutePath = Annotated[
+    str, AfterValidator(_absolute), Field(json_schema_extra={"metavar": "PATH"})
+]
 
 
 class TargetBase(BaseModel):

@@ -32,16 +32,34 @@ class DustSegment(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     target: Literal["dust"] = "dust"
     block_size: int = Field(ge=512, description="bytes, a power of two")
+    bad: Ranges = Field(description="sectors that fail on read until they are written")
+
+
+class CorruptByte(BaseModel):
+    """dm-flakey's corrupt_bio_byte: one byte of every matching bio is overwritten."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    nth: int = Field(ge=1, description="position in the bio, from 1")
+    direction: Literal["r", "w"]
+    value: int = Field(ge=0, le=255)
 
 
 class FlakeySegment(BaseModel):
-    """dm-flakey: `up_s` seconds of normal work, then `down_s` seconds of the features."""
+    """dm-flakey: `up_s` seconds of normal work, then `down_s` seconds of the features.
+
+    Without any feature all I/O fails while it is down.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     target: Literal["flakey"] = "flakey"
     up_s: int = Field(ge=0)
     down_s: int = Field(ge=0)
-    features: tuple[str, ...] = ()
+    error_reads: bool = False
+    error_writes: bool = False
+    drop_writes: bool = False
+    corrupt: CorruptByte | None = None
+    random_read: int = Field(default=0, ge=0, le=1_000_000_000, description="of 1e9 bios")
+    random_write: int = Field(default=0, ge=0, le=1_000_000_000, description="of 1e9 bios")
 
 
 class DelaySegment(BaseModel):
@@ -152,8 +170,36 @@ class BioWatch(StepBase):
         return f"bio-watch:{self.major}:{self.minor}"
 
     def summary(self) -> str:
+        return f"BPF tp_btf/block_bio_complete: watch {len(self.ranges)} range(s) of {self.name}"
+
+    def overlaps(self, other: StepBase) -> bool:
+        return False
+
+
+class ReadCheck(StepBase):
+    """Read some sectors with O_DIRECT and see that it ends as the fault promises."""
+
+    ephemeral: ClassVar[bool] = True
+    composes: ClassVar[bool] = True
+    observes: ClassVar[bool] = True
+
+    op: Literal["read_check"] = "read_check"
+    major: int
+    minor: int
+    name: str
+    sector: int = Field(ge=0)
+    sectors: int = Field(gt=0)
+    fails: bool = True
+
+    def key(self) -> str:
+        return f"read-check:{self.major}:{self.minor}"
+
+    def summary(self) -> str:
+        size = self.sectors * 512
+        ends = "fails with EIO" if self.fails else "reads well"
         return (
-            f"BPF tp_btf/block_bio_complete: watch {len(self.ranges)} range(s) of {self.name}"
+            f"dd if={self.name} iflag=direct,skip_bytes skip={self.sector * 512} bs={size} "
+            f"count=1: {ends}"
         )
 
     def overlaps(self, other: StepBase) -> bool:

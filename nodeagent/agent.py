@@ -1,0 +1,167 @@
+"""The agent put together: journal, lock, backends, guardian, lease keeper, reactor."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodeagent.backends import Registry, Runtime, load_backends
+from nodeagent.bind.node import Node as BindNode
+from nodeagent.binder import PROTECTED, Binder
+from nodeagent.executor import Executor, Node
+from nodeagent.facts import load_modules, read_facts
+from nodeagent.journal import Journal
+from nodeagent.model.errors import FaultError, Refused
+from nodeagent.model.evidence import Evidence, IoRecord
+from nodeagent.model.facts import Facts
+from nodeagent.model.plan import FaultRequest, Lease, Plan
+from nodeagent.model.record import EndReason, FaultRow, FaultState
+from nodeagent.model.steps import StepBase
+from nodeagent.revert import StepResult
+from nodeagent.statedir import MutationLock, open_state_dir
+from nodeagent.ward import Ward
+from nodeagent.watcher import LeaseKeeper, Reactor, collect
+
+MACHINE_ID = Path("/etc/machine-id")
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """How an agent runs; frozen, apart from its working state."""
+
+    state_dir: Path
+    protect: tuple[str, ...] = ()
+    modprobe: bool = True
+
+
+class Agent:
+    """One node's agent. Start it once; `close` reverts everything."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        self.config = config
+        state_dir = open_state_dir(config.state_dir)
+        self.journal = Journal(state_dir)
+        self._lock = MutationLock(state_dir)
+        with self._lock.held():
+            self.epoch = self.journal.next_epoch()
+            self.node_id = self._node_id()
+        self._notes = tuple(load_modules()) if config.modprobe else ()
+        self._facts = read_facts(self.node_id, self._notes)
+        runtime = Runtime(state_dir, self.node_id, on_record=self._on_record)
+        self.backends: Registry = load_backends(runtime)
+        protected = (str(state_dir), *PROTECTED, *config.protect)
+        bind = Binder(BindNode(), protected).bind
+        self.executor = Executor(
+            Node(self.journal, self._lock, self.backends, bind, self.facts, self.epoch)
+        )
+        self.executor.before_revert = self.keep_evidence
+        self._reactor = Reactor(self.executor, self.journal, self.evidence)
+        self._leases = LeaseKeeper(self.executor, self.journal)
+        self.ward = Ward(state_dir, self.epoch, self._guardian_lost)
+
+    def _node_id(self) -> str:
+        known = self.journal.meta("node_id")
+        if known:
+            return known
+        try:
+            node_id = MACHINE_ID.read_text(encoding="ascii").strip()
+        except OSError:
+            node_id = ""
+        node_id = node_id or uuid.uuid4().hex
+        self.journal.set_meta("node_id", node_id)
+        return node_id
+
+    def facts(self) -> Facts:
+        """The facts as read at the start."""
+        return self._facts
+
+    def start(self) -> list[tuple[str, str]]:
+        """Take back what an earlier agent left, then start the guardian and the threads.
+
+        (fault id, error) of faults that resist; they are tried again.
+        """
+        failed = self.executor.recover()
+        self.ward.start()
+        self._reactor.start()
+        self._leases.start()
+        return failed
+
+    def close(self) -> list[tuple[str, str]]:
+        """Revert everything and stop. (fault id, error) of those that resist.
+
+        With something left the guardian is kept: it goes on trying.
+        """
+        self._leases.stop()
+        self._reactor.stop()
+        failed = self._revert_everything()
+        if not failed:
+            self.ward.stop()
+        self.journal.close()
+        return failed
+
+    # --- the calls of the interface -----------------------------------------------
+
+    def plan(self, request: FaultRequest) -> Plan:
+        """See Executor.plan."""
+        return self.executor.plan(request)
+
+    def apply(self, request: FaultRequest, lease: Lease, digest: str) -> FaultRow:
+        """See Executor.apply. Refused while no guardian lives."""
+        if self.ward.pid is None:
+            raise Refused(
+                "no fault is armed without a guardian",
+                "the guardian process is not running",
+                "see guardian.log in the state directory, then start the agent again",
+            )
+        fault = self.executor.apply(request, lease, digest)
+        self.ward.poke()
+        return fault
+
+    def renew(self, fault_id: str) -> FaultRow:
+        """See Executor.renew."""
+        return self.executor.renew(fault_id)
+
+    def revert(self, fault_id: str) -> tuple[FaultRow, bool, list[StepResult]]:
+        """The fault afterwards, whether it had ended before, and how each step went."""
+        fault = self.journal.fault(fault_id)
+        if not fault.active:
+            return fault, True, []
+        results = self.executor.revert(fault_id)
+        return self.journal.fault(fault_id), False, results
+
+    def evidence(self, fault: FaultRow) -> Evidence:
+        """What is known of a fault's effect: live while it is armed, kept afterwards."""
+        if fault.state is FaultState.ARMED:
+            return collect(self.executor, self.journal, self.backends, fault)
+        return Evidence.model_validate({"counted": False, **fault.evidence})
+
+    def keep_evidence(self, fault: FaultRow) -> None:
+        """Write the evidence into the journal; what cannot be had must not keep a fault alive."""
+        try:
+            evidence = self.evidence(fault)
+            self.journal.update_fault(fault.id, evidence=evidence.model_dump(mode="json"))
+        except (FaultError, OSError) as exc:
+            self._lost_evidence(fault, exc)
+
+    def _lost_evidence(self, fault: FaultRow, exc: Exception) -> None:
+        with suppress(FaultError):
+            self.journal.event(fault.id, "evidence-lost", {"error": str(exc)})
+
+    def _on_record(self, fault_id: str, step: StepBase, record: IoRecord) -> None:
+        self._reactor.on_record(fault_id, step, record)
+
+    def _guardian_lost(self, what: str) -> None:
+        self.journal.event("", "guardian-lost", {"what": what})
+        if self.ward.pid is None:
+            self._revert_everything()
+
+    def _revert_everything(self) -> list[tuple[str, str]]:
+        failed = []
+        for fault in reversed(self.journal.faults(active_only=True)):
+            try:
+                self.executor.revert(fault.id, EndReason.AGENT_LOST)
+            except FaultError as exc:
+                failed.append((fault.id, str(exc)))
+        return failed

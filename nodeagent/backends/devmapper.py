@@ -1,0 +1,303 @@
+"""Steps on device-mapper: private devices, and overlays on live tables.
+
+The live table of a device is always its base table (as it was before the first fault)
+with the overlays of all faults on it, so that any of them can go first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any
+
+from nodeagent.backends import Outcome, Peer, Prior, Runtime
+from nodeagent.backends.dm_swap import Point, recover, swap
+from nodeagent.backends.dmctl import ByName, DmControl
+from nodeagent.crashpoint import crashpoint
+from nodeagent.encode.dm import DevNum, Table, equal, format_table, parse_table
+from nodeagent.encode.dm_segment import compose
+from nodeagent.model.errors import ForeignState, Refused
+from nodeagent.model.ranges import Range, Ranges, normalise
+from nodeagent.model.steps import Status, StepBase
+from nodeagent.model.steps.block import DmCreate, DmOverlay, DustSegment
+
+
+def backends(runtime: Runtime) -> dict[type[StepBase], Any]:
+    """The backends of this module."""
+    return {DmCreate: DmCreateBackend(), DmOverlay: DmOverlayBackend()}
+
+
+class DmCreateBackend:
+    """A private device; its uuid tells that it is ours."""
+
+    def observe(self, fault_id: str, step: DmCreate, peers: Sequence[Peer]) -> Prior:
+        """The name must be free. Raises Refused."""
+        with DmControl() as control:
+            if control.find(ByName(step.name)) is not None:
+                raise Refused(
+                    f"the device {step.name} exists already",
+                    "an earlier fault may have left it",
+                    "faultctl doctor --purge removes what no fault claims",
+                )
+        return {}
+
+    def status(self, step: DmCreate, prior: Prior, peers: Sequence[Peer]) -> Status:
+        """OURS even if it is half made: then an undo removes it."""
+        with DmControl() as control:
+            info = control.find(ByName(step.name))
+        if info is None:
+            return Status.PRIOR
+        return Status.OURS if info.uuid == step.uuid else Status.FOREIGN
+
+    def apply(self, fault_id: str, step: DmCreate, prior: Prior, peers: Sequence[Peer]) -> Outcome:
+        """Create it with its table."""
+        with DmControl() as control:
+            info = control.find(ByName(step.name))
+            if info is not None and info.active_present:
+                return {"device": str(info.dev)}
+            if info is not None:
+                control.remove(info.dev)
+            return {
+                "device": str(control.create_active(step.name, step.uuid, parse_table(step.table)))
+            }
+
+    def undo(self, fault_id: str, step: DmCreate, prior: Prior, peers: Sequence[Peer]) -> None:
+        """Remove it; waits a moment for short-lived holders such as blkid."""
+        with DmControl() as control:
+            info = control.find(ByName(step.name))
+            if info is not None:
+                control.remove(info.dev)
+
+    def measure(self, fault_id: str, step: DmCreate, prior: Prior) -> dict[str, Any]:
+        """Nothing is counted here."""
+        return {}
+
+
+class DmOverlayBackend:
+    """Overlays on the live table of a device that stays in use."""
+
+    def observe(self, fault_id: str, step: DmOverlay, peers: Sequence[Peer]) -> Prior:
+        """The base table, and what tells this device from another with its number.
+
+        Raises Refused when the device is not as it was planned, ForeignState when
+        somebody has changed it under the faults that are on it.
+        """
+        dev = DevNum(step.major, step.minor)
+        with DmControl() as control:
+            info = control.find(dev)
+            live = control.table(dev) if info is not None else None
+            if info is None or live is None:
+                raise Refused(f"{step.name} has no live device-mapper table", f"device {dev}")
+            if info.suspended or info.inactive_present:
+                raise Refused(
+                    f"{step.name} is being changed by somebody else",
+                    "it is suspended" if info.suspended else "a table is loaded and waits",
+                    f"see: dmsetup info {step.name}",
+                )
+            if "crypt" in live.targets:
+                raise Refused(f"{step.name} is a dm-crypt device", "its key is in its table")
+            base = live
+            if peers:
+                base = parse_table(peers[0].prior["base"])
+                if not equal(live, _composed(control, base, peers)):
+                    raise ForeignState(
+                        f"the table of {step.name} is not the one that faultctl left",
+                        "somebody changed it under the faults that are on it",
+                    )
+            if base.length != step.size:
+                raise Refused(f"{step.name} has another size than it was planned for", "plan again")
+            return {
+                "base": format_table(base).splitlines(),
+                "name": info.name,
+                "uuid": info.uuid,
+            }
+
+    def status(self, step: DmOverlay, prior: Prior, peers: Sequence[Peer]) -> Status:
+        """Compares the live table with what it would be with and without this overlay.
+
+        A peer that was cut short may be there or not; a table of ours that is loaded
+        but not live counts as ours, so that an undo drops it.
+        """
+        dev = DevNum(step.major, step.minor)
+        with DmControl() as control:
+            info = control.find(dev)
+            if info is None or (info.name, info.uuid) != (prior["name"], prior["uuid"]):
+                return Status.GONE
+            live = control.table(dev)
+            inactive = control.table(dev, inactive=True) if info.inactive_present else None
+            with_it, without = _tables(control, step, prior, peers)
+        if live is None:
+            return Status.FOREIGN
+        if inactive is not None and not any(equal(inactive, t) for t in (*with_it, *without)):
+            return Status.FOREIGN
+        if any(equal(live, table) for table in with_it):
+            return Status.OURS
+        if any(equal(live, table) for table in without):
+            half_done = inactive is not None or info.suspended
+            return Status.OURS if half_done else Status.PRIOR
+        return Status.FOREIGN
+
+    def apply(self, fault_id: str, step: DmOverlay, prior: Prior, peers: Sequence[Peer]) -> Outcome:
+        """Swap in the table with this overlay on top of what is live."""
+        dev = DevNum(step.major, step.minor)
+        with DmControl() as control:
+            live = control.table(dev)
+            if live is None:
+                raise Refused(f"{step.name} has no live device-mapper table")
+            base = parse_table(prior["base"])
+            lists = _KeptLists(control, dev, peers)
+            new = _composed(control, base, peers, step)
+            swap(control, dev, new, live, uuid=prior["uuid"], hook=_crash_hook)
+            lists.restore()
+            _set_list(control, dev, step)
+        return {}
+
+    def undo(self, fault_id: str, step: DmOverlay, prior: Prior, peers: Sequence[Peer]) -> None:
+        """Swap in the table without this overlay. Never over a table that is not ours."""
+        dev = DevNum(step.major, step.minor)
+        with DmControl() as control:
+            with_it, without = _tables(control, step, prior, peers)
+            recover(control, dev, (*with_it, *without))
+            live = control.table(dev)
+            if live is None or any(equal(live, table) for table in without):
+                return
+            base = parse_table(prior["base"])
+            lists = _KeptLists(control, dev, peers)
+            target = _composed(control, base, peers)
+            swap(control, dev, target, live, uuid=prior["uuid"], hook=_crash_hook)
+            lists.restore()
+
+    def measure(self, fault_id: str, step: DmOverlay, prior: Prior) -> dict[str, Any]:
+        """No dm target counts its hits (DM_MAPIO_KILL is in no statistics)."""
+        return {}
+
+
+def _crash_hook(point: Point) -> None:
+    crashpoint(f"dm_swap:{point.value}")
+
+
+def _resolve(control: DmControl, name: str) -> DevNum:
+    info = control.find(ByName(name))
+    if info is None:
+        raise KeyError(name)
+    return info.dev
+
+
+def _forms(peer: Peer) -> list[DmOverlay | None]:
+    """What of a peer the kernel may show: None is nothing."""
+    steps = [s for s in (peer.step, peer.next_step) if isinstance(s, DmOverlay)]
+    return list(steps) if peer.certain else [*steps, None]
+
+
+def _composed(
+    control: DmControl, base: Table, peers: Sequence[Peer], step: DmOverlay | None = None
+) -> Table:
+    steps = [peer.step for peer in peers if isinstance(peer.step, DmOverlay)]
+    if step is not None:
+        steps.append(step)
+    return compose(base, steps, lambda name: _resolve(control, name))
+
+
+def _tables(
+    control: DmControl, step: DmOverlay, prior: Prior, peers: Sequence[Peer]
+) -> tuple[list[Table], list[Table]]:
+    """Every table that the device may have with this overlay, and without it."""
+    base = parse_table(prior["base"])
+
+    def build(steps: Sequence[DmOverlay | None]) -> Iterator[Table]:
+        try:
+            present = [s for s in steps if s is not None]
+            yield compose(base, present, lambda name: _resolve(control, name))
+        except KeyError:
+            return  # its private device is not there, so this table cannot be live
+
+    with_it: list[Table] = []
+    without: list[Table] = []
+    for forms in product(*(_forms(peer) for peer in peers)):
+        with_it.extend(build([*forms, step]))
+        without.extend(build(forms))
+    return with_it, without
+
+
+class _KeptLists:
+    """dm-dust's lists of bad blocks live in the targets, and a reload loses them.
+
+    What is still bad is asked before the swap and set again after it.
+    """
+
+    def __init__(self, control: DmControl, dev: DevNum, peers: Sequence[Peer]) -> None:
+        self._control = control
+        self._dev = dev
+        self._bad = [
+            (p.step, read_list(control, dev, p.step))
+            for p in peers
+            if isinstance(p.step, DmOverlay) and isinstance(p.step.segment, DustSegment)
+        ]
+
+    def restore(self) -> None:
+        """Set the lists again, without what has healed meanwhile."""
+        for step, bad in self._bad:
+            _send_list(self._control, self._dev, step, bad)
+
+
+def _set_list(control: DmControl, dev: DevNum, step: DmOverlay) -> None:
+    if isinstance(step.segment, DustSegment):
+        _send_list(control, dev, step, step.segment.bad)
+
+
+def _send_list(control: DmControl, dev: DevNum, step: DmOverlay, bad: Ranges) -> None:
+    """Fill and enable the dust segments; blocks are counted on the device below (dm-dust.c)."""
+    segment = step.segment
+    if not isinstance(segment, DustSegment):
+        return
+    unit = segment.block_size // 512
+    for item, below in _dust_places(control, dev, step):
+        have = set(_listed(control, dev, item.start))
+        want = {
+            block
+            for r in bad
+            for first in [max(r.start, item.start)]
+            for last in [min(r.end, item.end)]
+            for block in range(
+                (below + first - item.start) // unit, (below + last - item.start) // unit
+            )
+        }
+        for block in sorted(want - have):
+            control.message(dev, item.start, f"addbadblock {block}")
+        for block in sorted(have - want):
+            control.message(dev, item.start, f"removebadblock {block}")
+        text = next(s.text for s in control.status(dev) if s.start == item.start)
+        if "bypass" in text or "fail_read_on_bad_block" not in text:
+            control.message(dev, item.start, "enable")
+        if "quiet" not in text:
+            control.message(dev, item.start, "quiet")
+
+
+def _dust_places(control: DmControl, dev: DevNum, step: DmOverlay) -> list[tuple[Range, int]]:
+    """The live dust segments of a step, each with its first sector on the device below."""
+    live = control.table(dev)
+    if live is None:
+        return []
+    return [
+        (Range(start=s.start, length=s.length), int(s.args[1]))
+        for s in live.segments
+        if s.target == "dust"
+        and any(r.start <= s.start and s.start + s.length <= r.end for r in step.ranges)
+    ]
+
+
+def _listed(control: DmControl, dev: DevNum, sector: int) -> list[int]:
+    answer = control.message(dev, sector, "listbadblocks")
+    return [int(word) for word in answer.split() if word.isdigit()]
+
+
+def read_list(control: DmControl, dev: DevNum, step: DmOverlay) -> Ranges:
+    """Sectors of the device that dm-dust still holds as bad."""
+    if not isinstance(step.segment, DustSegment):
+        return ()
+    unit = step.segment.block_size // 512
+    return normalise(
+        Range(start=item.start + block * unit - below, length=unit)
+        for item, below in _dust_places(control, dev, step)
+        for block in _listed(control, dev, item.start)
+    )

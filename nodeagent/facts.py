@@ -1,0 +1,127 @@
+"""Read-only probes of what this node and its kernel can do.
+
+The modules of our mechanisms are loaded once at the agent's start, so that their
+versions can be asked; nothing is loaded while a plan is made.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import os
+import platform
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+from nodeagent.backends.dmctl import DmControl
+from nodeagent.clock import boot_id
+from nodeagent.model.errors import FaultError
+from nodeagent.model.facts import Facts
+
+BPF_OBJECTS = Path(__file__).parent / "bpf_objects"
+MODULES = ("dm_mod", "dm_delay", "dm_flakey", "dm_dust")
+INJECTABLE = ("should_fail_bio",)
+CAP_SYS_ADMIN = 21
+
+
+def load_modules() -> list[str]:
+    """modprobe(8) the modules of our mechanisms; notes for those that do not exist."""
+    modprobe = shutil.which("modprobe")
+    if modprobe is None:
+        return ["modprobe is not installed: only what is loaded already can be used"]
+    notes = []
+    for module in MODULES:
+        done = subprocess.run(  # noqa: S603 - fixed arguments
+            [modprobe, "--quiet", module], capture_output=True, timeout=30, check=False
+        )
+        if done.returncode:
+            notes.append(f"module {module} is not available")
+    return notes
+
+
+def read_facts(node_id: str, notes: tuple[str, ...] = ()) -> Facts:
+    """This node's facts now. Never fails: what cannot be read is missing."""
+    dm_version, dm_targets, dm_features = _device_mapper()
+    return Facts(
+        node_id=node_id,
+        hostname=socket.gethostname(),
+        kernel_release=platform.release(),
+        arch=platform.machine(),
+        boot_id=boot_id(),
+        root=_is_root(),
+        btf=os.access("/sys/kernel/btf/vmlinux", os.R_OK),
+        libbpf=_libbpf(),
+        bpf_objects=tuple(
+            sorted(p.name.removesuffix(".bpf.o") for p in BPF_OBJECTS.glob("*.bpf.o"))
+        ),
+        lockdown=_lockdown(),
+        lsm=tuple(_text("/sys/kernel/security/lsm").split(",")),
+        dm_version=dm_version,
+        dm_targets=dm_targets,
+        dm_features=dm_features,
+        error_injection=_error_injection(),
+        cgroup=_cgroup(),
+        notes=notes,
+    )
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _is_root() -> bool:
+    if os.geteuid() != 0:
+        return False
+    for line in _text("/proc/self/status").splitlines():
+        if line.startswith("CapEff:"):
+            return bool(int(line.split()[1], 16) >> CAP_SYS_ADMIN & 1)
+    return False
+
+
+def _libbpf() -> str:
+    name = ctypes.util.find_library("bpf")
+    return name or ("libbpf.so.1" if _loadable("libbpf.so.1") else "")
+
+
+def _loadable(name: str) -> bool:
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        return False
+    return True
+
+
+def _lockdown() -> str:
+    text = _text("/sys/kernel/security/lockdown")
+    start, end = text.find("["), text.find("]")
+    return text[start + 1 : end] if 0 <= start < end else "none"
+
+
+def _device_mapper() -> tuple[str, dict[str, tuple[int, int, int]], tuple[str, ...]]:
+    try:
+        with DmControl() as control:
+            version = ".".join(str(part) for part in control.version())
+            targets = control.targets()
+            features = control.flakey_features() if "flakey" in targets else frozenset()
+            return version, targets, tuple(sorted(f"flakey:{name}" for name in features))
+    except (FaultError, OSError):
+        return "", {}, ()
+
+
+def _error_injection() -> tuple[str, ...]:
+    """Which of our functions are on the list (kernel/fail_function.c, debugfs error_injection)."""
+    listed = _text("/sys/kernel/debug/error_injection/list")
+    names = {line.split()[0] for line in listed.splitlines() if line.strip()}
+    return tuple(name for name in INJECTABLE if name in names)
+
+
+def _cgroup() -> str:
+    if os.path.exists("/sys/fs/cgroup/cgroup.controllers"):
+        return "v2"
+    if os.path.exists("/sys/fs/cgroup/unified/cgroup.controllers"):
+        return "hybrid"
+    return "v1" if os.path.isdir("/sys/fs/cgroup/memory") else ""

@@ -1,0 +1,144 @@
+"""The guardian: a small process outside the agent's cgroup that outlives it.
+
+It waits on a pidfd of the agent (pidfd_open(2)). When the agent is gone it takes the
+mutation lock and reverts everything that the journal holds, and keeps trying until
+nothing is left. It also steps in when the agent hangs past a deadline. It never arms
+anything. What it needs is loaded before it reports ready, and locked in memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+
+from nodeagent.backends import Runtime, load_backends
+from nodeagent.clock import boottime_ns
+from nodeagent.journal import Journal
+from nodeagent.model.errors import FaultError
+from nodeagent.model.record import EndReason, FaultRow
+from nodeagent.revert import Reverter
+from nodeagent.statedir import MutationLock
+
+MCL_CURRENT_FUTURE = 1 | 2
+GRACE_NS = 5_000_000_000
+"""How far a deadline may pass before the guardian takes the agent for hung."""
+RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+LAST_RETRY_S = 30.0
+
+
+def harden() -> None:
+    """Lock memory, be the last that the OOM killer takes, ignore a terminal's signals."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mlockall(MCL_CURRENT_FUTURE)
+    try:
+        Path("/proc/self/oom_score_adj").write_text("-1000", encoding="ascii")
+    except OSError as exc:
+        print(f"guardian: oom_score_adj is not set: {exc}", file=sys.stderr)
+    for sig in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(sig, signal.SIG_IGN)
+
+
+def leave_cgroup() -> None:
+    """Move to the root of the cgroup v2 hierarchy, out of the agent's own cgroup.
+
+    Where that is not allowed the guardian stays: it then survives the agent's process,
+    not its cgroup.
+    """
+    try:
+        Path("/sys/fs/cgroup/cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
+    except OSError as exc:
+        print(f"guardian: stays in the agent's cgroup: {exc}", file=sys.stderr)
+
+
+class Guardian:
+    """Watches one agent by its pidfd."""
+
+    def __init__(self, state_dir: Path, agent_pidfd: int, epoch: int) -> None:
+        self._epoch = epoch
+        self._journal = Journal(state_dir)
+        self._lock = MutationLock(state_dir)
+        node_id = self._journal.meta("node_id") or ""
+        backends = load_backends(Runtime(state_dir, node_id))
+        self._reverter = Reverter(self._journal, backends, live_epoch=None)
+        self._pidfd = agent_pidfd
+
+    def run(self, wake_fd: int) -> None:
+        """Wait for the agent's end, or for a deadline that it does not keep."""
+        poller = select.poll()
+        poller.register(self._pidfd, select.POLLIN)
+        poller.register(wake_fd, select.POLLIN)
+        while True:
+            timeout = self._until_overdue_ms()
+            for fd, events in poller.poll(timeout):
+                if fd == self._pidfd:
+                    self._clean_up()
+                    return
+                if events & select.POLLIN:
+                    os.read(wake_fd, 4096)
+                else:
+                    poller.unregister(wake_fd)  # the agent is going; its pidfd tells when
+            if timeout is not None:
+                self._end_overdue()
+
+    def _mine(self) -> list[FaultRow]:
+        return [f for f in self._journal.faults(active_only=True) if f.epoch <= self._epoch]
+
+    def _until_overdue_ms(self) -> int | None:
+        deadlines = [fault.deadline_ns for fault in self._mine()]
+        if not deadlines:
+            return None
+        return max(0, (min(deadlines) + GRACE_NS - boottime_ns()) // 1_000_000) + 1
+
+    def _end_overdue(self) -> None:
+        late = boottime_ns() - GRACE_NS
+        for fault in reversed(self._mine()):
+            if fault.deadline_ns > late:
+                continue
+            try:
+                with self._lock.held(deadline_s=1.0):
+                    self._reverter.revert(self._journal.fault(fault.id), EndReason.EXPIRED)
+            except FaultError as exc:
+                print(f"guardian: {fault.id} is overdue: {exc}", file=sys.stderr)
+                time.sleep(1.0)
+
+    def _clean_up(self) -> None:
+        attempt = 0
+        while True:
+            try:
+                with self._lock.held():
+                    failed = self._reverter.revert_all(EndReason.AGENT_LOST, self._epoch)
+            except FaultError as exc:
+                failed = [("", str(exc))]
+            if not failed:
+                return
+            for fault_id, error in failed:
+                print(f"guardian: {fault_id}: {error}", file=sys.stderr)
+            time.sleep(RETRY_S[attempt] if attempt < len(RETRY_S) else LAST_RETRY_S)
+            attempt += 1
+
+
+def main() -> None:
+    """Entry point: `python -m nodeagent.guardian STATE_DIR --epoch N --pidfd N --wake N --ready N`."""
+    parser = argparse.ArgumentParser(prog="faultd-guardian")
+    parser.add_argument("state_dir", type=Path)
+    parser.add_argument("--epoch", type=int, required=True)
+    parser.add_argument("--pidfd", type=int, required=True)
+    parser.add_argument("--wake", type=int, required=True)
+    parser.add_argument("--ready", type=int, required=True)
+    args = parser.parse_args()
+    harden()
+    leave_cgroup()
+    guardian = Guardian(args.state_dir, args.pidfd, args.epoch)
+    os.write(args.ready, b"ready\n")
+    os.close(args.ready)
+    guardian.run(args.wake)
+
+
+if __name__ == "__main__":
+    main()

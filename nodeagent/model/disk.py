@@ -1,0 +1,19 @@
+"""A disk target bound to this node: its stack, what its file system keeps where, what is at stake."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from nodeagent.model.binding import BlockBinding, Guard, SpaceMap
+
+
+class DiskBinding(BaseModel):
+    """All that a planner of a disk fault may look at."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    block: BlockBinding
+    space: SpaceMap | None = Field(
+        default=None, description="None if no file system was asked: none there, or not needed"
+    )
+    guards: tuple[Guard, ...] = ()

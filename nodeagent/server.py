@@ -1,0 +1,228 @@
+"""The agent's interface: protobuf messages in, agent calls, protobuf messages out."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+from pydantic import BaseModel, ValidationError
+
+import nodeagent
+from nodeagent.agent import Agent
+from nodeagent.clock import boottime_ns
+from nodeagent.doctor import examine
+from nodeagent.faults import kinds
+from nodeagent.model.errors import FaultError, InvalidSpec
+from nodeagent.model.facts import Facts, first_missing
+from nodeagent.model.kind import FaultKind
+from nodeagent.model.plan import FaultRequest, Lease
+from nodeagent.model.planner import explain
+from nodeagent.model.record import FaultRow
+from nodeagent.probes import run_probe
+from nodeagent.volumes import Volumes
+from protos import faultd_pb2 as pb
+from protos import faultd_pb2_grpc as pb_grpc
+
+API_VERSION = 1
+WATCH_WAKE_S = 30.0
+MAX_JSON = 16 * 1024 * 1024
+ERROR_METADATA = "faultctl-error-bin"
+
+M = TypeVar("M", bound=BaseModel)
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def abort(context: grpc.ServicerContext, error: FaultError) -> NoReturn:
+    """End a call with an error that keeps its what, why and hint."""
+    info = pb.ErrorInfo(code=error.code, what=error.what, why=error.why, hint=error.hint)
+    context.set_trailing_metadata(((ERROR_METADATA, info.SerializeToString()),))
+    context.abort(getattr(grpc.StatusCode, error.grpc_status), str(error))
+    raise AssertionError("abort returns never")
+
+
+def unary(method: F) -> F:
+    """Turn FaultError, and at this outermost edge anything else, into a gRPC status."""
+
+    @functools.wraps(method)
+    def wrapper(self: Faultd, request: Any, context: grpc.ServicerContext) -> Any:
+        try:
+            return method(self, request, context)
+        except FaultError as exc:
+            abort(context, exc)
+        except OSError as exc:
+            abort(context, FaultError("the node refused an operation", str(exc)))
+
+    return wrapper  # type: ignore[return-value]
+
+
+def parse(model: type[M], text: str, what: str) -> M:
+    """A pydantic model from a request's JSON. Raises InvalidSpec naming the field."""
+    if len(text) > MAX_JSON:
+        raise InvalidSpec(f"the {what} is too large", f"{len(text)} bytes")
+    try:
+        return model.model_validate(json.loads(text))
+    except ValidationError as exc:
+        raise InvalidSpec(f"the {what} is not valid", explain(exc)) from exc
+    except (ValueError, RecursionError) as exc:
+        raise InvalidSpec(f"the {what} is not JSON", str(exc)) from exc
+
+
+class Faultd(pb_grpc.FaultdServicer):
+    """The service. Threads of the server call it at the same time."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._volumes = Volumes(agent.node_id)
+
+    @unary
+    def Describe(
+        self, request: pb.DescribeRequest, context: grpc.ServicerContext
+    ) -> pb.DescribeReply:
+        facts = self._agent.facts()
+        pid = self._agent.ward.pid
+        return pb.DescribeReply(
+            api_version=API_VERSION,
+            agent_version=nodeagent.__version__,
+            facts_json=facts.model_dump_json(),
+            kinds=[_support(kind, facts) for kind in kinds().values()],
+            guardian=f"running, pid {pid}" if pid else "not running",
+            boottime_ns=boottime_ns(),
+            epoch=self._agent.epoch,
+        )
+
+    @unary
+    def Plan(self, request: pb.PlanRequest, context: grpc.ServicerContext) -> pb.PlanReply:
+        plan = self._agent.plan(parse(FaultRequest, request.request_json, "request"))
+        return pb.PlanReply(plan_json=plan.model_dump_json(), digest=plan.digest)
+
+    @unary
+    def Apply(self, request: pb.ApplyRequest, context: grpc.ServicerContext) -> pb.FaultReply:
+        asked = parse(FaultRequest, request.request_json, "request")
+        lease = parse(Lease, request.lease_json or "{}", "lease")
+        return pb.FaultReply(fault=self._fault(self._agent.apply(asked, lease, request.digest)))
+
+    @unary
+    def Renew(self, request: pb.RenewRequest, context: grpc.ServicerContext) -> pb.FaultReply:
+        return pb.FaultReply(fault=self._fault(self._agent.renew(request.id)))
+
+    @unary
+    def Revert(self, request: pb.RevertRequest, context: grpc.ServicerContext) -> pb.RevertReply:
+        fault, already, results = self._agent.revert(request.id)
+        steps = [pb.StepResult(index=r.index, result=r.result, error=r.error) for r in results]
+        return pb.RevertReply(fault=self._fault(fault), already_ended=already, steps=steps)
+
+    @unary
+    def List(self, request: pb.ListRequest, context: grpc.ServicerContext) -> pb.ListReply:
+        if request.id:
+            faults = [self._agent.journal.fault(request.id)]
+        else:
+            faults = self._agent.journal.faults(active_only=request.active_only)
+        return pb.ListReply(faults=[self._fault(fault) for fault in faults])
+
+    def Watch(
+        self, request: pb.WatchRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.Event]:
+        journal = self._agent.journal
+        after = request.after_seq
+        while context.is_active():
+            with journal.changed:
+                events = journal.events(after, request.id)
+                if not events and request.follow:
+                    journal.changed.wait(WATCH_WAKE_S)
+                    events = journal.events(after, request.id)
+            for event in events:
+                after = event.seq
+                yield pb.Event(
+                    seq=event.seq,
+                    fault_id=event.fault_id,
+                    type=event.type,
+                    boottime_ns=event.boottime_ns,
+                    wall=event.wall,
+                    data_json=json.dumps(event.data),
+                )
+            if not events and not request.follow:
+                return
+
+    @unary
+    def Doctor(self, request: pb.DoctorRequest, context: grpc.ServicerContext) -> pb.DoctorReply:
+        findings = examine(self._agent, purge=request.purge)
+        return pb.DoctorReply(
+            findings=[
+                pb.Finding(severity=f.severity, what=f.what, detail=f.detail, removed=f.removed)
+                for f in findings
+            ]
+        )
+
+    @unary
+    def Volume(self, request: pb.VolumeRequest, context: grpc.ServicerContext) -> pb.VolumeReply:
+        if request.action == pb.VolumeRequest.PREPARE:
+            with self._agent.executor.mutation():
+                self._volumes.prepare(request.device, request.name)
+        elif request.action == pb.VolumeRequest.RELEASE:
+            with self._agent.executor.mutation():
+                self._volumes.release(request.name, self._agent.journal)
+        return pb.VolumeReply(
+            volumes=[
+                pb.Volume(
+                    name=v.name,
+                    path=v.path,
+                    device=v.device,
+                    sectors=v.sectors,
+                    mountpoints=v.mountpoints,
+                )
+                for v in self._volumes.list()
+            ]
+        )
+
+    def Probe(
+        self, request: pb.ProbeRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.ProbeSample]:
+        try:
+            for sample in run_probe(request.probe_json, context.is_active):
+                yield pb.ProbeSample(
+                    boottime_ns=sample.boottime_ns,
+                    verdict=sample.verdict,
+                    duration_ns=sample.duration_ns,
+                    reason=sample.reason,
+                    data_json=json.dumps(sample.data),
+                )
+        except FaultError as exc:
+            abort(context, exc)
+
+    def _fault(self, row: FaultRow) -> pb.Fault:
+        evidence = self._agent.evidence(row)
+        now = boottime_ns()
+        plan = row.plan
+        return pb.Fault(
+            id=row.id,
+            kind=row.kind,
+            state=row.state,
+            end_reason=row.end_reason or "",
+            mechanism=plan["mechanism"],
+            target=json.dumps(plan["target"]),
+            owner=row.owner,
+            created=row.created,
+            lease_left_ns=max(0, row.lease_until_ns - now) if row.active else 0,
+            hard_end_left_ns=max(0, row.hard_end_ns - now) if row.active else 0,
+            biting=evidence.biting,
+            error=row.error,
+            plan_json=json.dumps(plan),
+            evidence_json=evidence.model_dump_json(),
+        )
+
+
+def _support(kind: FaultKind, facts: Facts) -> pb.KindSupport:
+    """Which rungs of a kind this node has, asked with the kind's default options."""
+    spec = kind.spec.model_construct()
+    return pb.KindSupport(
+        kind=kind.name,
+        rungs=[
+            pb.RungSupport(
+                mechanism=rung.name, missing=first_missing(rung.needs(spec), facts) or ""
+            )
+            for rung in kind.ladder
+        ],
+    )

@@ -1,0 +1,115 @@
+"""The agent's side of the guardian: start it, poke it, start it again when it dies."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from nodeagent.model.errors import Refused
+
+READY_DEADLINE_S = 60.0
+
+
+class Ward:
+    """Keeps one guardian alive for this process.
+
+    on_loss: called from the ward's thread when a guardian died and was replaced, or
+    could not be.
+    """
+
+    def __init__(self, state_dir: Path, epoch: int, on_loss: Callable[[str], None]) -> None:
+        self._state_dir = state_dir
+        self._epoch = epoch
+        self._on_loss = on_loss
+        self._child: subprocess.Popen[bytes] | None = None
+        self._wake = -1
+        self._stopping = False
+        self._thread = threading.Thread(target=self._watch, name="ward", daemon=True)
+
+    def start(self) -> None:
+        """Start the guardian and wait until it is ready. Raises Refused."""
+        self._spawn()
+        self._thread.start()
+
+    def _spawn(self) -> None:
+        pidfd = os.pidfd_open(os.getpid())
+        wake_read, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        ready_read, ready_write = os.pipe2(os.O_CLOEXEC)
+        log = open(self._state_dir / "guardian.log", "ab", buffering=0)  # noqa: SIM115
+        try:
+            self._child = subprocess.Popen(  # noqa: S603 - our own module
+                [
+                    *(sys.executable, "-m", "nodeagent.guardian", str(self._state_dir)),
+                    *("--epoch", str(self._epoch), "--pidfd", str(pidfd)),
+                    *("--wake", str(wake_read), "--ready", str(ready_write)),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(pidfd, wake_read, ready_write),
+                start_new_session=True,
+                env={**os.environ, "FAULTD_CRASHPOINT": "0", "FAULTD_CRASHPOINT_LOG": ""},
+            )
+        finally:
+            for fd in (pidfd, wake_read, ready_write):
+                os.close(fd)
+            log.close()
+        try:
+            if not self._is_ready(ready_read):
+                self._child.kill()
+                self._child.wait()
+                raise Refused(
+                    "the guardian did not start",
+                    f"see {self._state_dir / 'guardian.log'}",
+                    "faults are not armed without it",
+                )
+        finally:
+            os.close(ready_read)
+
+    @staticmethod
+    def _is_ready(fd: int) -> bool:
+        readable, _, _ = select.select([fd], [], [], READY_DEADLINE_S)
+        return bool(readable) and os.read(fd, 64) == b"ready\n"
+
+    @property
+    def pid(self) -> int | None:
+        """The guardian's process id while it lives."""
+        child = self._child
+        return child.pid if child is not None and child.poll() is None else None
+
+    def poke(self) -> None:
+        """Tell it that a deadline has changed."""
+        try:
+            os.write(self._wake, b"x")
+        except (BlockingIOError, BrokenPipeError):
+            return  # it is awake already, or dead: then the watch replaces it
+
+    def stop(self) -> None:
+        """End it; only after everything is reverted."""
+        self._stopping = True
+        child = self._child
+        if child is not None and child.poll() is None:
+            child.kill()
+        self._thread.join(timeout=10)
+
+    def _watch(self) -> None:
+        while True:
+            child = self._child
+            if child is None:
+                return
+            code = child.wait()
+            if self._stopping:
+                return
+            os.close(self._wake)
+            try:
+                self._spawn()
+                self._on_loss(f"the guardian ended with status {code} and was started again")
+            except (Refused, OSError) as exc:
+                self._child = None
+                self._on_loss(f"the guardian ended with status {code} and does not start: {exc}")
+                return
