@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ from nodeagent.model.errors import Refused
 
 _CONTROL = Path("/dev/mapper/control")
 _MAPPER = Path("/dev/mapper")
+_UDEV_PATIENCE_S = 5.0
 
 
 def open_control() -> int:
@@ -86,12 +88,14 @@ def udev_running() -> bool:
 
 
 def publish(name: str, dev: DevNum) -> Path:
-    """The /dev/mapper node of a device for people to mount; made here without udev."""
+    """The /dev/mapper node of a device for people to mount; made here if udev makes none."""
     path = _MAPPER / name
-    if not udev_running():
-        _MAPPER.mkdir(mode=0o755, exist_ok=True)
-        with suppress(FileExistsError):
-            os.mknod(path, stat.S_IFBLK | 0o600, os.makedev(*dev))
+    deadline = time.monotonic() + (_UDEV_PATIENCE_S if udev_running() else 0)
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    _MAPPER.mkdir(mode=0o755, exist_ok=True)
+    with suppress(FileExistsError):
+        os.mknod(path, stat.S_IFBLK | 0o600, os.makedev(*dev))
     return path
 
 

@@ -169,8 +169,10 @@ class DmControl:
         flags |= Flag.NOFLUSH if noflush else Flag(0)
         self._ask(request_for(Cmd.DEV_SUSPEND, who, flags, event_nr=udev))
 
-    def create_active(self, name: str, uuid: str, table: Table, readonly: bool = False) -> DevNum:
-        """A private device with a live table; udev is told not to look into it.
+    def create_active(
+        self, name: str, uuid: str, table: Table, readonly: bool = False, *, private: bool = True
+    ) -> DevNum:
+        """A device with a live table; about a private one udev is told not to look into it.
 
         Nothing is left behind when a step fails.
         """
@@ -178,7 +180,7 @@ class DmControl:
         done = False
         try:
             self.load(dev, table, readonly)
-            self.resume(dev, udev=UDEV_PRIVATE)
+            self.resume(dev, udev=UDEV_PRIVATE if private else 0)
             done = True
         finally:
             if not done:

@@ -12,7 +12,14 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from nodeagent.encode import dm_targets as targets
-from nodeagent.encode.dm_effects import Backing, Effect
+from nodeagent.encode.dm_effects import Backing as Backing
+from nodeagent.encode.dm_effects import Delay as Delay
+from nodeagent.encode.dm_effects import Dust as Dust
+from nodeagent.encode.dm_effects import Effect as Effect
+from nodeagent.encode.dm_effects import Fail as Fail
+from nodeagent.encode.dm_effects import FailReads as FailReads
+from nodeagent.encode.dm_effects import FailWrites as FailWrites
+from nodeagent.encode.dm_effects import Flakey as Flakey
 from nodeagent.encode.dm_table import BadTable, DevNum, Segment, Table
 from nodeagent.model.errors import Conflict, Refused
 
