@@ -1,0 +1,247 @@
+"""A lab node: one virtual machine from its start to its end."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from controller.lab import code, guestio, network, proc, qmp, store
+from controller.lab.accel import Accel
+from controller.lab.channel import Channel, Hello
+from controller.lab.config import AGENT_PORT, NodeConfig
+from controller.lab.console import Console
+from controller.lab.errors import NodeFailed
+from controller.lab.pace import Pace
+
+BOOT_TIMEOUT = {"kvm": 40.0, "tcg": 180.0}  # seconds, before the guest's speed is known
+
+
+@dataclass
+class _Session:
+    """What changes while a node lives."""
+
+    channel: Channel
+    console: Console
+    hello: Hello | None = None
+    ports: Mapping[int, int] | None = None
+
+
+class Node:
+    """A running node. Use it as a context manager, or call close().
+
+    Every wait has a deadline; `timeout` arguments are seconds on a fast native
+    machine and are stretched by the guest's measured speed (see pace.py).
+    NodeFailed, with the console's last lines, is raised when the node is lost.
+    """
+
+    def __init__(self, config: NodeConfig, entry: store.Entry, accel: Accel, port: int = 0):
+        self.config = config
+        self.accel = accel
+        self.entry = entry
+        self.pace = Pace()
+        self._port = port
+        self._session = self._new_session()
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def home(self) -> Path:
+        """Its folder on the host: console.log, qemu.log, disks/NAME.raw."""
+        return self.entry.home
+
+    @property
+    def kernel(self) -> str:
+        """The running kernel's release."""
+        return self._hello().kernel
+
+    @property
+    def boot_id(self) -> str:
+        return self._hello().boot_id
+
+    @property
+    def console(self) -> Console:
+        return self._session.console
+
+    @property
+    def address(self) -> str | None:
+        """On the network that it shares with other nodes."""
+        found = self.entry.read("node.json").get("address")
+        return None if found is None else str(found).split("/")[0]
+
+    def _hello(self) -> Hello:
+        if self._session.hello is None:
+            raise NodeFailed(f"node {self.name} has not booted")
+        return self._session.hello
+
+    def _new_session(self) -> _Session:
+        channel = Channel(self.home / f"p{self._port}.sock", self._health)
+        return _Session(channel, Console(self.home / "console.log"))
+
+    def _health(self) -> None:
+        """Raise when the node can never answer: kernel panic, or no QEMU any more."""
+        console = self._session.console
+        console.poll()
+        if console.panic is not None:
+            raise self._failed("kernel panic", console.panic)
+        if self.entry.supervisor is None and (self.home / "pids.json").exists():
+            log = self.home / "qemu.log"
+            said = log.read_text(errors="replace").strip()[-500:] if log.exists() else ""
+            raise self._failed(self.entry.state, said)
+
+    def _failed(self, why: str, more: str = "") -> NodeFailed:
+        tail = self._session.console.tail()
+        return NodeFailed(
+            f"node {self.name}: {why}",
+            f"{more}\nlast lines of its console:\n{tail}" if tail else more,
+            f"whole console: {self.home / 'console.log'}",
+        )
+
+    def attach(self, timeout: float) -> None:
+        """Open the result channel, waiting for the boot when it is under way."""
+        deadline = time.monotonic() + timeout
+        try:
+            self._session.hello = self._session.channel.open(deadline)
+        except (NodeFailed, TimeoutError) as exc:
+            raise self._failed(f"no sign of life within {timeout:.0f} s", str(exc)) from exc
+        self.pace.measured(self._session.hello.loop_ns)
+
+    def port(self, guest_port: int = AGENT_PORT) -> int:
+        """The loopback port on this host that leads to a forwarded guest port."""
+        if self._session.ports is None:
+            deadline = time.monotonic() + 10
+            self._session.ports = qmp.forwards(self.home / "qmp.sock", deadline)
+        try:
+            return self._session.ports[guest_port]
+        except KeyError:
+            raise NodeFailed(f"port {guest_port} of {self.name} is not forwarded") from None
+
+    def run(
+        self,
+        argv: guestio.Argv,
+        *,
+        timeout: float = 30.0,
+        check: bool = True,
+        stdin: bytes | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> guestio.Result:
+        """Run a command in the guest to its end (a string is a shell command).
+
+        Raises CommandFailed unless it ends with 0 (or check=False), OSError
+        when it cannot be executed, NodeFailed when the node is lost.
+        """
+        seconds = self.pace.stretch(timeout)
+        process = guestio.start(self._session.channel, argv, timeout=seconds, env=env, cwd=cwd)
+        deadline = time.monotonic() + seconds + guestio.GRACE
+        process.write(stdin or b"", eof=True, deadline=deadline)
+        try:
+            result = process.wait(deadline)
+        except NodeFailed as exc:
+            raise self._failed(exc.what, exc.why) from exc
+        return result.check() if check else result
+
+    def sh(self, script: str, *, timeout: float = 30.0) -> str:
+        """Standard output of a shell script that must succeed."""
+        return self.run(script, timeout=timeout).out
+
+    def popen(
+        self,
+        argv: guestio.Argv,
+        *,
+        timeout: float | None = None,
+        env: Mapping[str, str] | None = None,
+        tty: tuple[int, int] | None = None,
+    ) -> guestio.Process:
+        """Start a command and go on; it ends with this session at the latest."""
+        seconds = None if timeout is None else self.pace.stretch(timeout)
+        return guestio.start(self._session.channel, argv, timeout=seconds, env=env, tty=tty)
+
+    def spawn(
+        self, argv: guestio.Argv, log: str, env: Mapping[str, str] | None = None
+    ) -> guestio.Detached:
+        """Start a command that outlives this session; its output goes to a guest file."""
+        return guestio.spawn(self._session.channel, argv, log, env, self.deadline(30))
+
+    def ended(self, child: guestio.Detached) -> guestio.Result | None:
+        """None while a spawned command runs."""
+        return guestio.ended(self._session.channel, child, self.deadline(30))
+
+    def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        guestio.put(self._session.channel, path, data, mode, self.deadline(60))
+
+    def get(self, path: str) -> bytes:
+        return guestio.get(self._session.channel, path, self.deadline(60))
+
+    def push_code(self) -> None:
+        """Replace the code under test in the guest by this checkout's (no reboot)."""
+        archive = code.tarball(self.config.flavour)
+        script = "cd /opt/faultctl && rm -rf code && mkdir code && tar -xf -"
+        self.run(script, stdin=archive, timeout=60)
+
+    def deadline(self, timeout: float) -> float:
+        """time.monotonic() at which a wait of `timeout` native seconds is over here."""
+        return time.monotonic() + self.pace.stretch(timeout)
+
+    def power_on(self) -> None:
+        """Start QEMU as launch.json says and wait until the guest answers (again, after kill())."""
+        self.console.restart()
+        self._session = _Session(self._new_session().channel, self.console)
+        (self.home / "end.json").unlink(missing_ok=True)
+        (self.home / "pids.json").unlink(missing_ok=True)
+        argv = [sys.executable, "-E", "-s", "-S", str(Path(__file__).with_name("supervise.py"))]
+        proc.detach([*argv, str(self.home)], self.home / "supervisor.log")
+        slow = 5.0 if self.config.clock == "icount" else 1.0
+        self.attach(self.pace.host * slow * BOOT_TIMEOUT[self.accel.name])
+
+    def reset(self) -> None:
+        """Press the reset button: the guest boots again on the same disks, uncleanly."""
+        before = self.boot_id
+        timeout = self.pace.host * BOOT_TIMEOUT[self.accel.name]
+        self.console.restart()
+        qmp.command(self.home / "qmp.sock", "system_reset")
+        deadline = time.monotonic() + timeout
+        try:
+            self._session.hello = self._session.channel.open(deadline, not_boot=before)
+        except (NodeFailed, TimeoutError) as exc:
+            raise self._failed("did not come back from a reset", str(exc)) from exc
+
+    def kill(self) -> None:
+        """Cut the power. power_on() boots again on the same disks."""
+        self._session.channel.close()
+        self.entry.stop()
+
+    def detach(self) -> None:
+        """End this session only; the node runs on."""
+        self._session.channel.close()
+
+    def close(self) -> None:
+        """End the session; a node that belongs to this process ends with it."""
+        self.detach()
+        if self.entry.read("launch.json").get("owner"):
+            self.down()
+
+    def down(self) -> None:
+        """End the node and remove everything of it, unless FAULTCTL_LAB_KEEP is set."""
+        self.entry.stop()
+        if not os.environ.get("FAULTCTL_LAB_KEEP"):
+            self.entry.remove()
+        if self.config.network is not None:
+            network.leave(self.config.network, self.name)
+
+    def __enter__(self) -> Node:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
