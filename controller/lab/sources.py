@@ -15,23 +15,8 @@ from nodeagent.model.errors import Refused
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 RELEASES = frozenset(
-    "oldoldstable oldstable stable testing sid unstable".split()  # noqa: SIM905
-    + "buster bullseye bookworm trixie forky duke".split()  # noqa: SIM905
-)
-    [
-        "oldoldstable",
-        "oldstable",
-        "stable",
-        "testing",
-        "sid",
-        "unstable",
-        "buster",
-        "bullseye",
-        "bookworm",
-        "trixie",
-        "forky",
-        "duke",
-    ]
+    ("oldoldstable", "oldstable", "stable", "testing", "sid", "unstable")
+    + ("buster", "bullseye", "bookworm", "trixie", "forky", "duke")
 )
 
 
