@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from nodeagent.bind.node import Node, opened, real_path, shown
 from nodeagent.model.binding import VolumeIdentity
@@ -118,7 +119,8 @@ def longest_prefix(mounts: Iterable[Mount], path: str) -> Mount | None:
 
 def mount_of_fd(node: Node, fd: int, mounts: tuple[Mount, ...]) -> Mount:
     """The mount an open file lies on, by mnt_id, which is exact under over-mounts too."""
-    info = (node.proc / "self" / "fdinfo" / str(fd)).read_text("ascii")
+    # Our own descriptor: always our own /proc, whatever node is looked at.
+    info = Path(f"/proc/self/fdinfo/{fd}").read_text("ascii")
     for line in info.splitlines():
         if line.startswith("mnt_id:"):
             wanted = int(line.split()[1])

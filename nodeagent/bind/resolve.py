@@ -49,6 +49,13 @@ def resolve_device(node: Node, path: str, sectors: Ranges | None = None) -> Bloc
     return _bind(blocks, f"device {path}", f"{major}:{minor}", sectors)
 
 
+def resolve_number(
+    node: Node, major: int, minor: int, sectors: Ranges | None = None
+) -> BlockBinding:
+    """A block device by its number, whatever its nodes in /dev are called."""
+    return _bind(Blocks(node), f"device {major}:{minor}", f"{major}:{minor}", sectors)
+
+
 def resolve_volume(node: Node, path: str, sectors: Ranges | None = None) -> BlockBinding:
     """The device below the file system that is mounted at exactly this path."""
     blocks = Blocks(node)
