@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,11 +17,18 @@ from controller.lab.flavours import FLAVOURS
 from controller.lab.launcher import DEFAULT_TTL, attached, launch
 from nodeagent.model.errors import FaultError, InvalidSpec, Refused
 
+if TYPE_CHECKING:
+    _Int = click.ParamType[int]
+    _Float = click.ParamType[float]
+    _Disk = click.ParamType[tuple[str, int, bool]]
+else:  # older releases of click have no generic ParamType
+    _Int = _Float = _Disk = click.ParamType
+
 _UNITS = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 
-class Size(click.ParamType):
+class Size(_Int):
     """A size with a unit, in bytes."""
 
     name = "size"
@@ -35,7 +42,7 @@ class Size(click.ParamType):
         return int(found[1]) * _UNITS[found[2]]
 
 
-class Span(click.ParamType):
+class Span(_Float):
     """A duration with units, in seconds."""
 
     name = "duration"
@@ -49,7 +56,7 @@ class Span(click.ParamType):
         return float(sum(int(n) * _SECONDS[unit] for n, unit in parts))
 
 
-class DiskOption(click.ParamType):
+class DiskOption(_Disk):
     """`[NAME:]SIZE[:4k]`, unnamed disks are d0, d1, ..."""
 
     name = "[name:]size[:4k]"
@@ -97,6 +104,7 @@ def up(disks: tuple[tuple[str, int, bool], ...], ttl: float, output: str, **opti
     begin = time.monotonic()
     node = launch(config, ttl=ttl, progress=_progress)
     try:
+        ports = {port: node.port(port) for port in (AGENT_PORT, *config.forward)}
         facts = {
             "name": node.name,
             "flavour": config.flavour,
@@ -104,7 +112,7 @@ def up(disks: tuple[tuple[str, int, bool], ...], ttl: float, output: str, **opti
             "accelerator": node.accel.name,
             "why": node.accel.why,
             "seconds": round(time.monotonic() - begin, 1),
-            "ports": {str(port): node.port(port) for port in (AGENT_PORT, *config.forward)},
+            "ports": ports,
             "address": node.address,
             "disks": [disk.path for disk in config.disks],
             "folder": str(node.home),
@@ -117,7 +125,7 @@ def up(disks: tuple[tuple[str, int, bool], ...], ttl: float, output: str, **opti
     click.echo(
         f"{node.name} is up: {facts['kernel']} under {facts['accelerator']} ({facts['why']})"
     )
-    for guest, host in dict(facts["ports"]).items():
+    for guest, host in ports.items():
         click.echo(f"  its port {guest} is 127.0.0.1:{host}")
     for disk in config.disks:
         click.echo(f"  {disk.path}: {disk.size >> 20} MiB, {disk.block_size}-byte sectors")

@@ -14,10 +14,8 @@ from urllib.parse import urlsplit
 from nodeagent.model.errors import Refused
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-RELEASES = frozenset(
-    ("oldoldstable", "oldstable", "stable", "testing", "sid", "unstable")
-    + ("buster", "bullseye", "bookworm", "trixie", "forky", "duke")
-)
+_ALIASES = {"oldoldstable", "oldstable", "stable", "testing", "sid", "unstable"}
+RELEASES = _ALIASES | {"buster", "bullseye", "bookworm", "trixie", "forky", "duke"}
 
 
 @dataclass(frozen=True)
