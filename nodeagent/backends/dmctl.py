@@ -102,7 +102,9 @@ class DmControl:
 
     def list_devices(self) -> list[DmName]:
         """All device-mapper devices."""
-        header, buffer = self._ask(Request(Cmd.LIST_DEVICES), _FIRST_BUFFER)
+        # With this flag the kernel adds each uuid to the list (list_devices()).
+        request = Request(Cmd.LIST_DEVICES, flags=Flag.UUID)
+        header, buffer = self._ask(request, _FIRST_BUFFER)
         return dm_ioctl.unpack_names(buffer, header, self.version())
 
     def info(self, who: Who) -> DmInfo:
