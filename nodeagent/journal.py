@@ -115,6 +115,12 @@ class Journal:
         with self._guard:
             self._db.close()
 
+    def check(self) -> str:
+        """Empty, or what SQLite's own check found (PRAGMA quick_check)."""
+        with self._guard:
+            answer = str(self._db.execute("PRAGMA quick_check").fetchone()[0])
+        return "" if answer == "ok" else answer
+
     # --- meta -------------------------------------------------------------------
 
     def meta(self, key: str) -> str | None:

@@ -122,9 +122,7 @@ class Faultd(pb_grpc.FaultdServicer):
             faults = self._agent.journal.faults(active_only=request.active_only)
         return pb.ListReply(faults=[self._fault(fault) for fault in faults])
 
-    def Watch(
-        self, request: pb.WatchRequest, context: grpc.ServicerContext
-    ) -> Iterator[pb.Event]:
+    def Watch(self, request: pb.WatchRequest, context: grpc.ServicerContext) -> Iterator[pb.Event]:
         journal = self._agent.journal
         after = request.after_seq
         while context.is_active():

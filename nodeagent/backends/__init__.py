@@ -56,9 +56,7 @@ class Backend(Protocol[S_contra]):
     def status(self, step: S_contra, prior: Prior, peers: Sequence[Peer]) -> Status:
         """What the kernel shows now."""
 
-    def apply(
-        self, fault_id: str, step: S_contra, prior: Prior, peers: Sequence[Peer]
-    ) -> Outcome:
+    def apply(self, fault_id: str, step: S_contra, prior: Prior, peers: Sequence[Peer]) -> Outcome:
         """Make it true; applying twice is the same as once. Raises FaultError or OSError."""
 
     def undo(self, fault_id: str, step: S_contra, prior: Prior, peers: Sequence[Peer]) -> None:
@@ -80,6 +78,29 @@ class Registry:
     def of(self, step: StepBase) -> AnyBackend:
         """The backend of a step. Raises KeyError for a step that has none."""
         return self._backends[type(step)]
+
+
+@dataclass(frozen=True)
+class Residue:
+    """Something of ours in the kernel that no fault claims, and how to take it away."""
+
+    what: str
+    detail: str
+    remove: Callable[[], None]
+
+
+Scavenger = Callable[[str, Sequence[StepBase]], list[Residue]]
+"""(node id, steps that faults claim) -> what carries our mark though none of them explains it."""
+
+
+def load_scavengers() -> list[Scavenger]:
+    """The `residue` function of every backend module that has one."""
+    found: list[Scavenger] = []
+    for info in pkgutil.iter_modules(__path__):
+        offer = getattr(importlib.import_module(f"{__name__}.{info.name}"), "residue", None)
+        if offer is not None:
+            found.append(offer)
+    return found
 
 
 def load_backends(runtime: Runtime) -> Registry:

@@ -7,10 +7,11 @@ with the overlays of all faults on it, so that any of them can go first.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
-from nodeagent.backends import Outcome, Peer, Prior, Runtime
+from nodeagent.backends import Outcome, Peer, Prior, Residue, Runtime
 from nodeagent.backends.dm_swap import Point, recover, swap
 from nodeagent.backends.dmctl import ByName, DmControl
 from nodeagent.crashpoint import crashpoint
@@ -170,6 +171,37 @@ class DmOverlayBackend:
     def measure(self, fault_id: str, step: DmOverlay, prior: Prior) -> dict[str, Any]:
         """No dm target counts its hits (DM_MAPIO_KILL is in no statistics)."""
         return {}
+
+
+def residue(node_id: str, claimed: Sequence[StepBase]) -> list[Residue]:
+    """Private devices of this node that no fault claims."""
+    try:
+        control = DmControl()
+    except Refused:
+        return []
+    names = {step.name for step in claimed if isinstance(step, DmCreate)}
+    mark = f"FAULTCTL-{node_id.replace('-', '')[:8].upper()}-"
+    found = []
+    with control:
+        for item in control.list_devices():
+            info = control.find(item.dev)
+            if info is None or info.name in names or not info.uuid.startswith(mark):
+                continue
+            found.append(
+                Residue(
+                    f"device-mapper device {info.name}",
+                    f"{info.dev}, {info.open_count} user(s)",
+                    partial(_remove_device, info.dev, info.uuid),
+                )
+            )
+    return found
+
+
+def _remove_device(dev: DevNum, uuid: str) -> None:
+    with DmControl() as control:
+        info = control.find(dev)
+        if info is not None and info.uuid == uuid:
+            control.remove(dev)
 
 
 def _crash_hook(point: Point) -> None:

@@ -1,0 +1,179 @@
+"""`faultctl inject KIND`: options derived from each kind's spec and targets."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from typing import Any
+
+import click
+
+from controller import render
+from controller.cli.common import client, fault_data, state_word, target_word
+from controller.client import AgentClient
+from controller.options import checked, model_options, spec_from, target_from, target_options
+from nodeagent.faults import kinds
+from nodeagent.model.kind import FaultKind
+from nodeagent.model.plan import FaultRequest, Lease, Plan
+
+
+def fault_id_for(kind: str) -> str:
+    """A new id that says what it is."""
+    return f"{kind[:24]}-{secrets.token_hex(3)}"
+
+
+class InjectGroup(click.Group):
+    """One command a kind, made from the kind when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(kinds())
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        kind = kinds().get(cmd_name)
+        return None if kind is None else inject_command(kind)
+
+
+@click.command(name="inject", cls=InjectGroup)
+def inject() -> None:
+    """Inject a fault and print its id; the fault ends with its lease unless it is renewed."""
+
+
+def common_options() -> list[click.Parameter]:
+    """Options that every kind has."""
+    lease = Lease()
+    shown = lease.model_dump(mode="json")
+    return [
+        click.Option(["--id", "fault_id"], metavar="ID", help="choose the fault's id"),
+        click.Option(["--mechanism"], metavar="NAME", help="force one mechanism of the ladder"),
+        click.Option(
+            ["--i-know", "i_know"],
+            multiple=True,
+            metavar="GUARD",
+            help="name a guard rail that you accept to cross",
+        ),
+        click.Option(
+            ["--lease"],
+            metavar="DURATION",
+            help=f"life without word from its owner [default: {shown['duration']}]",
+        ),
+        click.Option(
+            ["--hard-end", "hard_end"],
+            metavar="DURATION",
+            help=f"end even if it is renewed [default: {shown['hard_end']}]",
+        ),
+        click.Option(["--plan", "plan_only"], is_flag=True, help="show the plan, touch nothing"),
+        click.Option(["--hold"], is_flag=True, help="stay, renew the lease, revert at Ctrl-C"),
+        click.Option(
+            ["-o", "--output"],
+            type=click.Choice(render.FORMATS),
+            default="table",
+            show_default=True,
+        ),
+    ]
+
+
+def inject_command(kind: FaultKind) -> click.Command:
+    """The click command of a kind."""
+
+    def callback(**values: Any) -> None:
+        run_inject(kind, values)
+
+    return click.Command(
+        kind.name,
+        callback=callback,
+        params=[*target_options(kind), *model_options(kind.spec), *common_options()],
+        help=f"{kind.summary[0].upper()}{kind.summary[1:]}.\n\n{kind.doc}",
+        short_help=kind.summary,
+        epilog="See also: faultctl explain " + kind.name,
+    )
+
+
+def run_inject(kind: FaultKind, values: dict[str, Any]) -> None:
+    """Plan, then apply."""
+    request = FaultRequest.model_validate(
+        checked(
+            FaultRequest,
+            {
+                "id": values["fault_id"] or fault_id_for(kind.name),
+                "kind": kind.name,
+                "target": target_from(kind, values),
+                "spec": spec_from(kind.spec, values),
+                "mechanism": values["mechanism"],
+                "acknowledge": tuple(values["i_know"]),
+                "owner": click.get_current_context().command_path,
+            },
+        )
+    )
+    given = {"duration": values["lease"], "hard_end": values["hard_end"]}
+    lease = Lease.model_validate(
+        checked(Lease, {name: value for name, value in given.items() if value is not None})
+    )
+    form = values["output"]
+    with client() as agent:
+        plan, digest = agent.plan(request)
+        if values["plan_only"]:
+            show_plan(plan, digest, form)
+            return
+        fault = agent.apply(request, lease, digest)
+        if form != "table":
+            render.data(fault_data(fault, whole=True), form)
+        else:
+            show_armed(fault, plan)
+        if values["hold"]:
+            hold(agent, fault.id, lease)
+
+
+def show_plan(plan: Plan, digest: str, form: str) -> None:
+    """The plan for a person, or as data."""
+    if form != "table":
+        render.data({"digest": digest, "plan": plan.model_dump(mode="json")}, form)
+        return
+    console = render.out()
+    console.print(f"{plan.kind} on {target_word(plan.target)}", markup=False)
+    console.print(f"mechanism: {plan.mechanism} ({plan.why})", markup=False)
+    for item in plan.rejected:
+        console.print(f"  not {item.mechanism}: {item.reason}", markup=False)
+    console.print("steps:")
+    for number, step in enumerate(plan.steps, 1):
+        console.print(f"  {number}. {step.summary()}", markup=False)
+    for title, lines in (
+        ("what no revert takes back", plan.collateral),
+        ("how an operator can end it", plan.remedies),
+        ("guard rails crossed", plan.guards),
+        ("notes", plan.notes),
+    ):
+        if lines:
+            console.print(f"{title}:")
+        for line in lines:
+            console.print(f"  - {line}", markup=False)
+    console.print(f"digest: {digest[:16]}  (nothing was touched)", markup=False)
+
+
+def show_armed(fault: Any, plan: Plan) -> None:
+    """What was done, and how to take it back."""
+    console = render.out()
+    console.print(
+        f"{fault.id}: {state_word(fault)}, {plan.kind} on {target_word(plan.target)} "
+        f"by {plan.mechanism}",
+        markup=False,
+    )
+    for line in fault_data(fault, whole=True)["evidence"]["statements"]:
+        console.print(f"  {line}", markup=False)
+    left = render.duration_ns(min(fault.lease_left_ns, fault.hard_end_left_ns))
+    console.print(f"  ends by itself in {left}; take it back: faultctl revert {fault.id}")
+
+
+def hold(agent: AgentClient, fault_id: str, lease: Lease) -> None:
+    """Renew the lease at a third of its length until Ctrl-C, then revert."""
+    pause = lease.duration.total_seconds() / 3
+    stop = threading.Event()
+    try:
+        while not stop.wait(pause):
+            fault = agent.fault(fault_id)
+            if fault.state != "armed":
+                render.out().print(f"{fault_id}: {state_word(fault)}")
+                return
+            agent.renew(fault_id)
+    except KeyboardInterrupt:
+        reply = agent.revert(fault_id)
+        render.out().print(f"{fault_id}: {state_word(reply.fault)}")

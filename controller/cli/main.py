@@ -1,0 +1,104 @@
+"""The entry point of `faultctl`: global options, the verbs, and what ends in an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from pathlib import Path
+
+import click
+
+import nodeagent
+from controller import render
+from controller.cli.agent import agent as agent_group
+from controller.cli.common import agent_options
+from controller.cli.faults import doctor, events, explain, faults, ls, renew, revert, show
+from controller.cli.inject import inject
+from controller.cli.lab import lab
+from controller.cli.probe import probe
+from controller.cli.volume import volume
+from controller.client import AgentAddress
+from nodeagent.model.errors import FaultError
+
+EXIT_USAGE = 2
+EXIT_BUG = 70
+EXIT_INTERRUPTED = 130
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(nodeagent.__version__, prog_name="faultctl")
+@agent_options
+@click.pass_context
+def cli(
+    ctx: click.Context,
+    agent: str,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    tls_ca: Path | None,
+    tls_server_name: str | None,
+) -> None:
+    """Break Linux nodes on purpose, below Kubernetes, exactly and reversibly."""
+    ctx.obj = AgentAddress(agent, tls_cert, tls_key, tls_ca, tls_server_name)
+
+
+for command in (
+    inject,
+    revert,
+    ls,
+    show,
+    events,
+    renew,
+    faults,
+    explain,
+    doctor,
+    volume,
+    probe,
+    agent_group,
+    lab,
+):
+    cli.add_command(command)
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script of a shell: eval "$(faultctl completion bash)"."""
+    from click.shell_completion import get_completion_class
+
+    found = get_completion_class(shell)
+    if found is None:
+        raise click.UsageError(f"no completion for {shell}")
+    print(found(cli, {}, "faultctl", "_FAULTCTL_COMPLETE").source())
+
+
+def run(args: list[str] | None = None) -> int:
+    """Run the command line; the exit code of DESIGN section 7."""
+    try:
+        result = cli.main(args=args, prog_name="faultctl", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except FaultError as exc:
+        render.error(exc)
+        return exc.exit_code
+    except click.ClickException as exc:
+        exc.show()
+        return EXIT_USAGE
+    except (click.Abort, KeyboardInterrupt):
+        render.err().print("interrupted")
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception:  # noqa: BLE001 - the outermost edge: our bug, said as such
+        traceback.print_exc()
+        render.err().print("this is a bug in faultctl: please report it with the lines above")
+        return EXIT_BUG
+
+
+def main() -> None:
+    """Console script."""
+    sys.exit(run())
+
+
+if __name__ == "__main__":
+    main()

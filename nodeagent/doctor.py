@@ -1,0 +1,82 @@
+"""Residue and trouble: what is ours in the kernel though no fault claims it, and what is stuck."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nodeagent.backends import Residue, load_scavengers
+from nodeagent.model.errors import FaultError
+from nodeagent.model.record import FaultState, StepRow, StepState
+from nodeagent.model.steps import StepBase
+
+if TYPE_CHECKING:
+    from nodeagent.agent import Agent
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of a doctor's report; severity is ok, note, residue or error."""
+
+    severity: str
+    what: str
+    detail: str = ""
+    removed: bool = False
+
+
+def examine(agent: Agent, *, purge: bool = False) -> list[Finding]:
+    """All findings, the bad ones first. With `purge`, residue is removed."""
+    findings = [*_journal(agent), *_guardian(agent), *_residue(agent, purge)]
+    order = {"error": 0, "residue": 1, "note": 2, "ok": 3}
+    return sorted(findings, key=lambda f: order[f.severity])
+
+
+def _journal(agent: Agent) -> list[Finding]:
+    findings = []
+    problem = agent.journal.check()
+    if problem:
+        findings.append(Finding("error", "the journal is damaged", problem))
+    faults = agent.journal.faults(active_only=True)
+    for fault in faults:
+        if fault.error:
+            findings.append(Finding("error", f"{fault.id} is not reverted yet", fault.error))
+        elif fault.state is FaultState.ARMED:
+            findings.append(Finding("note", f"{fault.id} is armed", fault.kind))
+    if not faults:
+        findings.append(Finding("ok", "no fault is armed"))
+    return findings
+
+
+def _guardian(agent: Agent) -> list[Finding]:
+    pid = agent.ward.pid
+    if pid is None:
+        return [Finding("error", "no guardian is running", "see guardian.log in the state dir")]
+    return [Finding("ok", "the guardian is running", f"pid {pid}")]
+
+
+def claimed(rows: Sequence[StepRow]) -> list[StepBase]:
+    """Steps that may be in the kernel, as the journal knows it."""
+    return [row.step for row in rows if row.state is not StepState.REVERTED]
+
+
+def _residue(agent: Agent, purge: bool) -> list[Finding]:
+    findings: list[Finding] = []
+    active = [f.id for f in agent.journal.faults(active_only=True)]
+    steps = claimed([row for fault_id in active for row in agent.journal.steps(fault_id)])
+    for find in load_scavengers():
+        findings += [_finding(agent, item, purge) for item in find(agent.node_id, steps)]
+    if not findings:
+        findings.append(Finding("ok", "no residue was found"))
+    return findings
+
+
+def _finding(agent: Agent, item: Residue, purge: bool) -> Finding:
+    if not purge:
+        return Finding("residue", item.what, item.detail)
+    try:
+        with agent.executor.mutation():
+            item.remove()
+    except (FaultError, OSError) as exc:
+        return Finding("error", item.what, f"it could not be removed: {exc}")
+    return Finding("residue", item.what, item.detail, removed=True)
