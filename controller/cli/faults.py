@@ -170,7 +170,11 @@ def doctor(ctx: click.Context, purge: bool, output: str) -> None:
         render.table(
             ("", "FINDING", "DETAIL"),
             [
-                ("removed" if row["removed"] else str(row["severity"]), str(row["what"]), str(row["detail"]))
+                (
+                    "removed" if row["removed"] else str(row["severity"]),
+                    str(row["what"]),
+                    str(row["detail"]),
+                )
                 for row in rows
             ],
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import traceback
@@ -11,13 +12,7 @@ import click
 
 import nodeagent
 from controller import render
-from controller.cli.agent import agent as agent_group
 from controller.cli.common import agent_options
-from controller.cli.faults import doctor, events, explain, faults, ls, renew, revert, show
-from controller.cli.inject import inject
-from controller.cli.lab import lab
-from controller.cli.probe import probe
-from controller.cli.volume import volume
 from controller.client import AgentAddress
 from nodeagent.model.errors import FaultError
 
@@ -26,7 +21,39 @@ EXIT_BUG = 70
 EXIT_INTERRUPTED = 130
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+VERBS = {
+    "inject": "controller.cli.inject:inject",
+    "revert": "controller.cli.faults:revert",
+    "ls": "controller.cli.faults:ls",
+    "show": "controller.cli.faults:show",
+    "events": "controller.cli.faults:events",
+    "renew": "controller.cli.faults:renew",
+    "faults": "controller.cli.faults:faults",
+    "explain": "controller.cli.faults:explain",
+    "doctor": "controller.cli.faults:doctor",
+    "volume": "controller.cli.volume:volume",
+    "probe": "controller.cli.probe:probe",
+    "agent": "controller.cli.agent:agent",
+    "lab": "controller.cli.lab:lab",
+}
+
+
+class Verbs(click.Group):
+    """Imports a verb's module when the verb is used: a quick start, and no lab needed on nodes."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*VERBS, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        place = VERBS.get(cmd_name)
+        if place is None:
+            return super().get_command(ctx, cmd_name)
+        module, _, name = place.partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(nodeagent.__version__, prog_name="faultctl")
 @agent_options
 @click.pass_context
@@ -40,24 +67,6 @@ def cli(
 ) -> None:
     """Break Linux nodes on purpose, below Kubernetes, exactly and reversibly."""
     ctx.obj = AgentAddress(agent, tls_cert, tls_key, tls_ca, tls_server_name)
-
-
-for command in (
-    inject,
-    revert,
-    ls,
-    show,
-    events,
-    renew,
-    faults,
-    explain,
-    doctor,
-    volume,
-    probe,
-    agent_group,
-    lab,
-):
-    cli.add_command(command)
 
 
 @cli.command()

@@ -15,7 +15,14 @@ def volume() -> None:
 
 
 def _show(volumes: list[pb.Volume], output: str) -> None:
-    rows = [
+    if output == "table":
+        rows = [
+            (v.name, v.path, v.device, str(v.sectors * 512), ", ".join(v.mountpoints))
+            for v in volumes
+        ]
+        render.table(("NAME", "PATH", "DEVICE", "BYTES", "MOUNTED"), rows, "no prepared volumes")
+        return
+    found = [
         {
             "name": v.name,
             "path": v.path,
@@ -25,17 +32,7 @@ def _show(volumes: list[pb.Volume], output: str) -> None:
         }
         for v in volumes
     ]
-    if output != "table":
-        render.data(rows, output)
-        return
-    render.table(
-        ("NAME", "PATH", "DEVICE", "BYTES", "MOUNTED"),
-        [
-            (r["name"], r["path"], r["device"], str(r["bytes"]), ", ".join(r["mountpoints"]))
-            for r in rows
-        ],
-        "no prepared volumes",
-    )
+    render.data(found, output)
 
 
 @volume.command()
