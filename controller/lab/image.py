@@ -14,7 +14,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from controller.lab import cache, proc, sources
+from controller.lab import bzimage, cache, proc, sources
 from controller.lab.flavours import PACKAGES, Flavour
 from nodeagent.model.errors import Refused
 
@@ -46,9 +46,21 @@ class Image:
         return self.home / "busybox"
 
     @property
+    def release(self) -> str:
+        """The kernel's release, as uname(2) will say it."""
+        return bzimage.release(self.vmlinuz.read_bytes())
+
+    @property
     def modules(self) -> list[Path]:
         order = json.loads((self.home / "modules.json").read_text())
         return [self.home / "modules" / name for name in order]
+
+    @property
+    def modules_dep(self) -> str:
+        """modules.dep(5) of a flat folder of these modules, each after all before it."""
+        names = [path.name for path in self.modules]
+        lines = [f"{name}: {' '.join(reversed(names[:i]))}" for i, name in enumerate(names)]
+        return "\n".join(lines) + "\n"
 
     @property
     def python(self) -> Path:

@@ -18,15 +18,23 @@ _WRAPPER = (
 )
 
 
-def base(image: Image) -> list[cpio.Entry]:
-    """Static busybox, the modules that a boot needs, and what runs them."""
-    entries = [
-        cpio.file("bin/busybox", image.busybox.read_bytes(), 0o755),
-        cpio.file("init", (GUEST / "init.sh").read_bytes(), 0o755),
-    ]
-    order = [path.name for path in image.modules]
-    entries += [cpio.file(f"modules/{path.name}", path.read_bytes()) for path in image.modules]
-    return [*entries, cpio.file("modules/order", "\n".join(order).encode())]
+FOLDERS = ("proc", "sys", "dev", "newroot", "lower", "layer", f"rootfs/{CODE}")
+
+
+def base(image: Image, *, modules: bool) -> list[cpio.Entry]:
+    """Static busybox, the modules that a boot needs, and what uses them."""
+    entries = [cpio.directory(path) for path in FOLDERS]
+    entries.append(cpio.file("bin/busybox", image.busybox.read_bytes(), 0o755))
+    entries.append(cpio.file("init", (GUEST / "init.sh").read_bytes(), 0o755))
+    for table in sorted(GUEST.glob("fstab.*")):
+        entries.append(cpio.file(f"etc/{table.name}", table.read_bytes()))
+    if modules and image.modules:
+        home = f"lib/modules/{image.release}"
+        entries += [cpio.file(f"{home}/{path.name}", path.read_bytes()) for path in image.modules]
+        entries.append(cpio.file(f"{home}/modules.dep", image.modules_dep.encode()))
+        names = " ".join(path.stem for path in image.modules)
+        entries.append(cpio.file("modules.list", f"{names}\n".encode()))
+    return entries
 
 
 def code_sources() -> dict[str, Path]:
@@ -69,7 +77,6 @@ def service(image: Image, python: str) -> list[cpio.Entry]:
 
 def build(image: Image, python: str, *, modules: bool) -> bytes:
     """The whole initrd; `modules` is False for a kernel that is not the image's own."""
-    first = [e for e in base(image) if modules or not e.path.startswith("modules/")]
     payload = [*code(image, python), *service(image, python)]
     second = [cpio.Entry(f"rootfs/{e.path}", e.mode, e.data) for e in payload]
-    return cpio.archive(first) + cpio.archive(second)
+    return cpio.archive(base(image, modules=modules)) + cpio.archive(second)

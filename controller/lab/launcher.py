@@ -14,7 +14,7 @@ from typing import Any
 
 import filelock
 
-from controller.lab import accel, image, initrd, kernel, libs, network, proc, store
+from controller.lab import accel, bzimage, image, initrd, kernel, libs, network, proc, store
 from controller.lab.accel import Accel
 from controller.lab.config import PORTS, Disk, Machine, NodeConfig, qemu_argv
 from controller.lab.flavours import Flavour, flavour
@@ -42,8 +42,11 @@ def prepare(chosen: Flavour, progress: proc.Progress = proc.quiet) -> Parts:
     built = image.ensure(chosen, progress)
     lib = libs.ensure(chosen, built, progress)
     vmlinuz = kernel.ensure(progress) if chosen.own_kernel else built.vmlinuz
+    accelerator = accel.choose(vmlinuz, progress)
+    if accelerator.name == "tcg":
+        vmlinuz = bzimage.fast(vmlinuz)
     ram = initrd.build(built, chosen.python, modules=not chosen.own_kernel)
-    return Parts(vmlinuz, built.root, lib, ram, accel.choose(vmlinuz, progress))
+    return Parts(vmlinuz, built.root, lib, ram, accelerator)
 
 
 def unique(config: NodeConfig) -> NodeConfig:

@@ -8,11 +8,9 @@ import fcntl
 import os
 import signal
 import struct
-import subprocess
 import termios
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 CHUNK = 24 * 1024  # payload bytes a frame; its base64 fits one 32 KiB virtio buffer
@@ -29,12 +27,12 @@ Send = Callable[[dict[str, Any]], None]
 class Job:
     """One running command; `log` set means detached: it outlives its session."""
 
-    def __init__(self, ident: int, send: Send, proc: subprocess.Popen[bytes], log: bool) -> None:
+    def __init__(self, ident: int, send: Send, pid: int, log: bool) -> None:
         self.ident = ident
         self.send = send
-        self.proc = proc
+        self.pid = pid
         self.detached = log
-        self.pidfd = os.pidfd_open(proc.pid)
+        self.pidfd = os.pidfd_open(pid)
         self.streams: dict[int, str] = {}
         self.stdin: int | None = None
         self.stdin_buf = bytearray()
@@ -45,7 +43,7 @@ class Job:
     def kill(self, signum: int) -> None:
         """Signal the command's whole process group; gone already is fine."""
         try:
-            os.killpg(self.proc.pid, signum)
+            os.killpg(self.pid, signum)
         except ProcessLookupError:
             return
 
@@ -102,9 +100,13 @@ class Job:
         self.streams.clear()
         self.stdin = None
 
+    def reap(self) -> int:
+        """Exit code, or minus the signal, of a command that has ended or been killed."""
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
     def verdict(self) -> dict[str, Any]:
         """How the command ended: `code`, or `signal`; and whether the deadline ended it."""
-        status = self.proc.wait()
+        status = self.reap()
         end = {"signal": -status} if status < 0 else {"code": status}
         return {"id": self.ident, "ev": "exit", "timed_out": self.timed_out, **end}
 
@@ -129,7 +131,7 @@ def start(ident: int, send: Send, request: dict[str, Any]) -> Job:
             (in_r, in_w), (out_r, out_w), (err_r, err_w) = os.pipe(), os.pipe(), os.pipe()
             given, kept = [in_r, out_w, err_w], {"stdin": in_w, "out": out_r, "err": err_r}
             stdio = (in_r, out_w, err_w)
-        job = Job(ident, send, _popen(request, stdio), bool(log))
+        job = Job(ident, send, _spawn(request, stdio), bool(log))
     except BaseException:
         for fd in set(kept.values()):
             os.close(fd)
@@ -152,21 +154,29 @@ def _attach(job: Job, kept: dict[str, int], timeout: float | None) -> None:
         job.deadline = time.monotonic() + timeout
 
 
-def _popen(request: dict[str, Any], stdio: tuple[int, int, int]) -> subprocess.Popen[bytes]:
+def _spawn(request: dict[str, Any], stdio: tuple[int, int, int]) -> int:
+    """Pid of the command. posix_spawn, since importing subprocess costs part of a boot."""
     argv = [str(word) for word in request["argv"]]
     tty = bool(request.get("tty"))
-    proc = subprocess.Popen(
+    if tty:
         # setsid -c makes the pty the controlling terminal; not being a group
         # leader it execs in place, so the pid stays the one we know.
-        ["/usr/bin/setsid", "-c", *argv] if tty else argv,
-        stdin=stdio[0],
-        stdout=stdio[1],
-        stderr=stdio[2],
-        cwd=request.get("cwd") or "/",
-        env=ENV | {str(k): str(v) for k, v in (request.get("env") or {}).items()},
-        start_new_session=not tty,
-    )
+        argv = ["/usr/bin/setsid", "-c", *argv]
+    env = ENV | {str(k): str(v) for k, v in (request.get("env") or {}).items()}
+    moves = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(stdio)]
+    os.chdir(request.get("cwd") or "/")  # inherited; this process has one thread
+    try:
+        pid = os.posix_spawnp(
+            argv[0],
+            argv,
+            env,
+            file_actions=moves,
+            setsid=not tty,
+            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # Python ignores them
+        )
+    finally:
+        os.chdir("/")
     # The service is exempt from the OOM killer; what it runs (if it still does) is not.
-    with contextlib.suppress(OSError):
-        Path(f"/proc/{proc.pid}/oom_score_adj").write_text("0")
-    return proc
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w") as file:
+        file.write("0")
+    return pid

@@ -17,24 +17,22 @@ import json
 import os
 import select
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
+from . import setup
 from .jobs import CHUNK, Job, start
 
 PROTO = 1
 OUT_LIMIT = 1 << 20  # bytes queued towards the host before we stop reading children
 LINE_LIMIT = 4 << 20  # a longer request is noise: dropped up to its newline
-PORTS = Path("/dev/virtio-ports")
+PORTS = "/dev/virtio-ports"
 
 
 class Port:
     """One virtio-serial port: buffers, and the session that the host opened on it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str) -> None:
         self.fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self.inbuf = bytearray()
         self.outbuf = bytearray()
@@ -147,7 +145,7 @@ class Service:
             if job.send == port.send and not job.detached:
                 job.kill(signal.SIGKILL)
                 job.close()
-                job.proc.wait()
+                job.reap()
                 self.jobs.remove(job)
 
     def _job_event(self, job: Job, events: dict[int, int]) -> None:
@@ -164,7 +162,7 @@ class Service:
             job.close()
             self.jobs.remove(job)
             if job.detached:
-                self.ended[job.proc.pid] = verdict
+                self.ended[job.pid] = verdict
             else:
                 job.send(verdict)
 
@@ -187,7 +185,7 @@ class Service:
                 handler(port, ident, request)
         except OSError as exc:
             port.send({"id": ident, "ev": "error", "errno": exc.errno, "message": str(exc)})
-        except (ValueError, KeyError, TypeError, subprocess.SubprocessError) as exc:
+        except (ValueError, KeyError, TypeError) as exc:
             port.send({"id": ident, "ev": "error", "errno": None, "message": repr(exc)})
 
     def _hello(self, port: Port, request: dict[str, Any]) -> None:
@@ -199,7 +197,7 @@ class Service:
                 "ev": "hello",
                 "nonce": port.nonce,
                 "proto": PROTO,
-                "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+                "boot_id": _read("/proc/sys/kernel/random/boot_id"),
                 "kernel": os.uname().release,
                 "loop_ns": self.loop_ns,
             }
@@ -211,7 +209,7 @@ class Service:
     def _op_exec(self, port: Port, ident: int, request: dict[str, Any]) -> None:
         job = start(ident, port.send, request)
         self.jobs.append(job)
-        port.send({"id": ident, "ev": "started", "pid": job.proc.pid})
+        port.send({"id": ident, "ev": "started", "pid": job.pid})
 
     def _find(self, ident: int, port: Port) -> Job | None:
         return next((j for j in self.jobs if j.ident == ident and j.send == port.send), None)
@@ -232,7 +230,7 @@ class Service:
     def _op_status(self, port: Port, ident: int, request: dict[str, Any]) -> None:
         """State of a detached command: running, or its verdict."""
         pid = int(request["pid"])
-        if any(job.proc.pid == pid for job in self.jobs):
+        if any(job.pid == pid for job in self.jobs):
             port.send({"id": ident, "ev": "ok", "running": True})
         elif pid in self.ended:
             port.send({**self.ended[pid], "id": ident, "ev": "ok", "running": False})
@@ -250,7 +248,7 @@ class Service:
         port.send({"id": ident, "ev": "ok"})
 
     def _op_get(self, port: Port, ident: int, request: dict[str, Any]) -> None:
-        with Path(request["path"]).open("rb", buffering=0) as file:
+        with open(request["path"], "rb", buffering=0) as file:
             if request.get("offset"):
                 file.seek(int(request["offset"]))
             data = file.read(CHUNK)
@@ -258,12 +256,18 @@ class Service:
         port.send({"id": ident, "ev": "data", "data": text, "eof": not data})
 
 
+def _read(path: str) -> str:
+    with open(path) as file:
+        return file.read().strip()
+
+
 def main() -> None:
-    Path("/proc/self/oom_score_adj").write_text("-1000")
-    paths = sorted(PORTS.glob("faultctl.*"))
-    if not paths:
-        sys.exit("no faultctl port on this machine")
-    Service([Port(path) for path in paths]).run()
+    with open("/proc/self/oom_score_adj", "w") as file:
+        file.write("-1000")
+    setup.name_devices()
+    names = sorted(name for name in os.listdir(PORTS) if name.startswith("faultctl."))
+    setup.wait_for_network()
+    Service([Port(f"{PORTS}/{name}") for name in names]).run()
 
 
 if __name__ == "__main__":
