@@ -26,7 +26,7 @@ def equal(first: Table, second: Table) -> bool:
 
     Targets without a rule here (crypt among them) must agree word by word.
     """
-    return [normal(segment) for segment in first.segments] == [
+    return first == second or [normal(segment) for segment in first.segments] == [
         normal(segment) for segment in second.segments
     ]
 
