@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nodeagent.backends import Registry, Runtime, load_backends
+from nodeagent.backends.dmctl import read_table
 from nodeagent.bind.node import Node as BindNode
 from nodeagent.binder import PROTECTED, Binder
 from nodeagent.executor import Executor, Node
@@ -52,7 +53,7 @@ class Agent:
         runtime = Runtime(state_dir, self.node_id, on_record=self._on_record)
         self.backends: Registry = load_backends(runtime)
         protected = (str(state_dir), *PROTECTED, *config.protect)
-        bind = Binder(BindNode(), protected).bind
+        bind = Binder(BindNode(dm_table=read_table), protected).bind
         self.executor = Executor(
             Node(self.journal, self._lock, self.backends, bind, self.facts, self.epoch)
         )

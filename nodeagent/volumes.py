@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from nodeagent.backends.dm_nodes import publish, unpublish
-from nodeagent.backends.dmctl import ByName, DmControl
+from nodeagent.backends.dmctl import ByName, DmControl, read_table
 from nodeagent.bind.node import Node
 from nodeagent.bind.resolve import resolve_device
 from nodeagent.bind.usage import guards
@@ -38,7 +38,7 @@ class Volumes:
 
     def __init__(self, node_id: str) -> None:
         self._prefix = f"{UUID_PREFIX}{node_id.replace('-', '')[:8]}-"
-        self._node = Node()
+        self._node = Node(dm_table=read_table)
 
     def prepare(self, device: str, name: str) -> VolumeInfo:
         """Put a linear table over an unused device. Raises InvalidSpec or Refused."""

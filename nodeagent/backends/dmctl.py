@@ -24,7 +24,7 @@ from nodeagent.backends.dm_types import (
     request_for,
 )
 from nodeagent.encode import dm_ioctl
-from nodeagent.encode.dm import DevNum, Segment, Table
+from nodeagent.encode.dm import DevNum, Segment, Table, format_table
 from nodeagent.encode.dm_ioctl import UDEV_PRIVATE, Cmd, DmName, Flag, Header, Request
 
 __all__ = ["ByName", "ByUuid", "DeviceBusy", "DmControl", "DmInfo", "StatusLine", "Who"]
@@ -245,3 +245,13 @@ class DmControl:
             size = max(size, _FIRST_BUFFER) * 4
             if size > _LAST_BUFFER:
                 raise OSError(errno.ENOBUFS, f"device-mapper {request.cmd.name}: answer too long")
+
+
+def read_table(major: int, minor: int) -> tuple[str, ...]:
+    """The live table of a device, a line a segment. Raises OSError, Refused.
+
+    The text of a crypt segment holds its key: whoever shows or keeps it must redact it.
+    """
+    with DmControl() as control:
+        table = control.table(DevNum(major, minor))
+    return () if table is None else tuple(format_table(table).splitlines())
