@@ -6,6 +6,7 @@ with launch(NodeConfig(flavour="debian-13", disks=(Disk("data", 1 << 30),))) as 
     print(node.sh("uname -r"))
 """
 
+from controller.lab.agent import AgentAccess
 from controller.lab.config import Disk, NodeConfig
 from controller.lab.errors import CommandFailed, NodeFailed
 from controller.lab.flavours import FLAVOURS, Flavour
@@ -15,6 +16,7 @@ from controller.lab.node import Node
 
 __all__ = [
     "FLAVOURS",
+    "AgentAccess",
     "CommandFailed",
     "Detached",
     "Disk",

@@ -104,14 +104,12 @@ class Process:
         return True
 
     def wait(self, deadline: float) -> Result:
-        """Its result; NodeFailed when it has not ended at `deadline` (monotonic)."""
+        """Its result; TimeoutError when it has not ended at `deadline` (monotonic)."""
         try:
             while self.read(deadline):
                 pass
-        except TimeoutError as exc:
-            raise NodeFailed(
-                f"`{shlex.join(self.argv)}` has no result at its deadline", str(exc)
-            ) from exc
+        except TimeoutError:
+            raise TimeoutError(f"`{shlex.join(self.argv)}` has no result in time") from None
         return self.result()
 
     def result(self) -> Result:

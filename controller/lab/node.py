@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
-from controller.lab import code, guestio, network, proc, qmp, store
+from controller.lab import agent, code, guestio, network, proc, qmp, store
 from controller.lab.accel import Accel
 from controller.lab.channel import Channel, Hello
 from controller.lab.config import AGENT_PORT, NodeConfig
@@ -143,8 +144,8 @@ class Node:
         process.write(stdin or b"", eof=True, deadline=deadline)
         try:
             result = process.wait(deadline)
-        except NodeFailed as exc:
-            raise self._failed(exc.what, exc.why) from exc
+        except TimeoutError as exc:
+            raise self._failed(str(exc)) from exc
         return result.check() if check else result
 
     def sh(self, script: str, *, timeout: float = 30.0) -> str:
@@ -184,6 +185,10 @@ class Node:
         archive = code.tarball(self.config.flavour)
         script = "cd /opt/faultctl && rm -rf code && mkdir code && tar -xf -"
         self.run(script, stdin=archive, timeout=60)
+
+    def start_agent(self, **options: Any) -> agent.AgentAccess:
+        """Start faultd in the guest and wait until it answers: see agent.start()."""
+        return agent.start(self, **options)
 
     def deadline(self, timeout: float) -> float:
         """time.monotonic() at which a wait of `timeout` native seconds is over here."""
