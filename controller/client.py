@@ -139,9 +139,9 @@ class AgentClient:
         reply: pb.FaultReply = self._call(self._stub.Renew, message, QUICK_S)
         return reply.fault
 
-    def revert(self, fault_id: str) -> pb.RevertReply:
-        """Take a fault back."""
-        message = pb.RevertRequest(id=fault_id)
+    def revert(self, fault_id: str, remedy: str = "") -> pb.RevertReply:
+        """Take a fault back; with `remedy` it ends as remedied, by that act of an operator."""
+        message = pb.RevertRequest(id=fault_id, remedy=remedy)
         reply: pb.RevertReply = self._call(self._stub.Revert, message, SLOW_S)
         return reply
 

@@ -15,15 +15,15 @@ from nodeagent.executor import Executor, Node
 from nodeagent.facts import load_modules, read_facts
 from nodeagent.journal import Journal
 from nodeagent.model.errors import FaultError, Refused
-from nodeagent.model.evidence import Evidence, IoRecord
+from nodeagent.model.evidence import Evidence, NodeEvent
 from nodeagent.model.facts import Facts
 from nodeagent.model.plan import FaultRequest, Lease, Plan
 from nodeagent.model.record import EndReason, FaultRow, FaultState
-from nodeagent.model.steps import StepBase
 from nodeagent.revert import StepResult
 from nodeagent.statedir import MutationLock, open_state_dir
 from nodeagent.ward import Ward
-from nodeagent.watcher import LeaseKeeper, Reactor, collect
+from nodeagent.reactor import Reactor
+from nodeagent.watcher import LeaseKeeper, collect
 
 MACHINE_ID = Path("/etc/machine-id")
 
@@ -50,7 +50,7 @@ class Agent:
             self.node_id = self._node_id()
         self._notes = tuple(load_modules()) if config.modprobe else ()
         self._facts = read_facts(self.node_id, self._notes)
-        runtime = Runtime(state_dir, self.node_id, on_record=self._on_record)
+        runtime = Runtime(state_dir, self.node_id, on_event=self._on_event)
         self.backends: Registry = load_backends(runtime)
         protected = (str(state_dir), *PROTECTED, *config.protect)
         bind = Binder(BindNode(dm_table=read_table), protected).bind
@@ -118,18 +118,25 @@ class Agent:
             )
         fault = self.executor.apply(request, lease, digest)
         self.ward.poke()
+        self._reactor.armed(fault.id)
         return fault
 
     def renew(self, fault_id: str) -> FaultRow:
         """See Executor.renew."""
         return self.executor.renew(fault_id)
 
-    def revert(self, fault_id: str) -> tuple[FaultRow, bool, list[StepResult]]:
-        """The fault afterwards, whether it had ended before, and how each step went."""
+    def revert(self, fault_id: str, remedy: str = "") -> tuple[FaultRow, bool, list[StepResult]]:
+        """The fault afterwards, whether it had ended before, and how each step went.
+
+        remedy: not empty when an operator's act ended the fault; it then ends as remedied.
+        """
         fault = self.journal.fault(fault_id)
         if not fault.active:
             return fault, True, []
-        results = self.executor.revert(fault_id)
+        if remedy:
+            self.journal.event(fault_id, "remedied", {"why": remedy})
+        reason = EndReason.REMEDIED if remedy else EndReason.REVERTED
+        results = self.executor.revert(fault_id, reason)
         return self.journal.fault(fault_id), False, results
 
     def evidence(self, fault: FaultRow) -> Evidence:
@@ -150,8 +157,8 @@ class Agent:
         with suppress(FaultError):
             self.journal.event(fault.id, "evidence-lost", {"error": str(exc)})
 
-    def _on_record(self, fault_id: str, step: StepBase, record: IoRecord) -> None:
-        self._reactor.on_record(fault_id, step, record)
+    def _on_event(self, fault_id: str, event: NodeEvent) -> None:
+        self._reactor.on_event(fault_id, event)
 
     def _guardian_lost(self, what: str) -> None:
         self.journal.event("", "guardian-lost", {"what": what})

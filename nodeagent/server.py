@@ -110,7 +110,7 @@ class Faultd(pb_grpc.FaultdServicer):
 
     @unary
     def Revert(self, request: pb.RevertRequest, context: grpc.ServicerContext) -> pb.RevertReply:
-        fault, already, results = self._agent.revert(request.id)
+        fault, already, results = self._agent.revert(request.id, request.remedy)
         steps = [pb.StepResult(index=r.index, result=r.result, error=r.error) for r in results]
         return pb.RevertReply(fault=self._fault(fault), already_ended=already, steps=steps)
 

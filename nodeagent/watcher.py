@@ -1,20 +1,17 @@
-"""What happens to armed faults by themselves: hits become evidence, writes heal, leases end."""
+"""Evidence as it is now, and the keeper of leases."""
 
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Callable
 
 from nodeagent.backends import Registry
 from nodeagent.clock import boottime_ns
 from nodeagent.executor import Executor
 from nodeagent.journal import Journal
 from nodeagent.model.errors import FaultError
-from nodeagent.model.evidence import Evidence, IoRecord
+from nodeagent.model.evidence import Evidence
 from nodeagent.model.kind import Measured
 from nodeagent.model.record import EndReason, FaultRow, FaultState, StepState
-from nodeagent.model.steps import StepBase
 
 MAX_BACKOFF_NS = 30_000_000_000
 FIRST_BACKOFF_NS = 100_000_000
@@ -93,75 +90,3 @@ class LeaseKeeper:
         except FaultError:
             backoff = min(FIRST_BACKOFF_NS << min(fault.attempts, 20), MAX_BACKOFF_NS)
             self._retry_at[fault.id] = boottime_ns() + backoff
-
-
-class Reactor:
-    """Runs a kind's own rules on what its watches see: first hit, healing, remedy.
-
-    Records arrive on the tracer's thread and are handled on the reactor's own, so that a
-    table reload never holds up the ring buffer.
-    """
-
-    def __init__(
-        self, executor: Executor, journal: Journal, collect_evidence: Callable[[FaultRow], Evidence]
-    ) -> None:
-        self._executor = executor
-        self._journal = journal
-        self._collect = collect_evidence
-        self._queue: deque[tuple[str, IoRecord]] = deque(maxlen=10_000)
-        self._wake = threading.Condition()
-        self._biting: set[str] = set()
-        self._stop = False
-        self._thread = threading.Thread(target=self._run, name="reactor", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop the thread and wait for it."""
-        with self._wake:
-            self._stop = True
-            self._wake.notify_all()
-        self._thread.join(timeout=10)
-
-    def on_record(self, fault_id: str, step: StepBase, record: IoRecord) -> None:
-        """Take a record from a backend's thread."""
-        with self._wake:
-            self._queue.append((fault_id, record))
-            self._wake.notify_all()
-
-    def _run(self) -> None:
-        while True:
-            with self._wake:
-                while not self._queue and not self._stop:
-                    self._wake.wait()
-                if self._stop:
-                    return
-                fault_id, record = self._queue.popleft()
-            try:
-                self._handle(fault_id, record)
-            except (FaultError, OSError) as exc:
-                self._journal.event(fault_id, "reaction-failed", {"error": str(exc)})
-
-    def _handle(self, fault_id: str, record: IoRecord) -> None:
-        fault = self._journal.find_fault(fault_id)
-        if fault is None or fault.state is not FaultState.ARMED:
-            return
-        if record.status and fault_id not in self._biting:
-            self._biting.add(fault_id)
-            evidence = self._collect(fault)
-            self._journal.update_fault(fault_id, evidence=evidence.model_dump(mode="json"))
-            self._journal.event(fault_id, "biting", {"record": record.model_dump(mode="json")})
-        kind, spec, _ = self._executor.kind_and_plan(fault)
-        steps = tuple(row.step for row in self._journal.steps(fault_id))
-        reaction = kind.react(spec, steps, record)
-        if reaction is None:
-            return
-        if reaction.replace is not None:
-            index, step = reaction.replace
-            self._executor.replace_step(fault_id, index, step)
-            self._journal.event(fault_id, "healed", {"record": record.model_dump(mode="json")})
-        if reaction.remedied:
-            self._journal.event(fault_id, "remedied", {"why": reaction.remedied})
-            self._executor.revert(fault_id, EndReason.REMEDIED)

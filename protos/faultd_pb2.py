@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13protos/faultd.proto\x12\x0b\x66\x61ultctl.v1\"B\n\tErrorInfo\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0c\n\x04what\x18\x02 \x01(\t\x12\x0b\n\x03why\x18\x03 \x01(\t\x12\x0c\n\x04hint\x18\x04 \x01(\t\"\x11\n\x0f\x44\x65scribeRequest\"\xae\x01\n\rDescribeReply\x12\x13\n\x0b\x61pi_version\x18\x01 \x01(\r\x12\x15\n\ragent_version\x18\x02 \x01(\t\x12\x12\n\nfacts_json\x18\x03 \x01(\t\x12\'\n\x05kinds\x18\x04 \x03(\x0b\x32\x18.faultctl.v1.KindSupport\x12\x10\n\x08guardian\x18\x05 \x01(\t\x12\x13\n\x0b\x62oottime_ns\x18\x06 \x01(\x04\x12\r\n\x05\x65poch\x18\x07 \x01(\x04\"D\n\x0bKindSupport\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\'\n\x05rungs\x18\x02 \x03(\x0b\x32\x18.faultctl.v1.RungSupport\"1\n\x0bRungSupport\x12\x11\n\tmechanism\x18\x01 \x01(\t\x12\x0f\n\x07missing\x18\x02 \x01(\t\"#\n\x0bPlanRequest\x12\x14\n\x0crequest_json\x18\x01 \x01(\t\".\n\tPlanReply\x12\x11\n\tplan_json\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\"H\n\x0c\x41pplyRequest\x12\x14\n\x0crequest_json\x18\x01 \x01(\t\x12\x12\n\nlease_json\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\"\x81\x02\n\x05\x46\x61ult\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x12\n\nend_reason\x18\x04 \x01(\t\x12\x11\n\tmechanism\x18\x05 \x01(\t\x12\x0e\n\x06target\x18\x06 \x01(\t\x12\r\n\x05owner\x18\x07 \x01(\t\x12\x0f\n\x07\x63reated\x18\x08 \x01(\t\x12\x15\n\rlease_left_ns\x18\t \x01(\x03\x12\x18\n\x10hard_end_left_ns\x18\n \x01(\x03\x12\x0e\n\x06\x62iting\x18\x0b \x01(\x08\x12\r\n\x05\x65rror\x18\x0c \x01(\t\x12\x11\n\tplan_json\x18\r \x01(\t\x12\x15\n\revidence_json\x18\x0e \x01(\t\"/\n\nFaultReply\x12!\n\x05\x66\x61ult\x18\x01 \x01(\x0b\x32\x12.faultctl.v1.Fault\"\x1a\n\x0cRenewRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x1b\n\rRevertRequest\x12\n\n\x02id\x18\x01 \x01(\t\"o\n\x0bRevertReply\x12!\n\x05\x66\x61ult\x18\x01 \x01(\x0b\x32\x12.faultctl.v1.Fault\x12\x15\n\ralready_ended\x18\x02 \x01(\x08\x12&\n\x05steps\x18\x03 \x03(\x0b\x32\x17.faultctl.v1.StepResult\":\n\nStepResult\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0e\n\x06result\x18\x02 \x01(\t\x12\r\n\x05\x65rror\x18\x03 \x01(\t\".\n\x0bListRequest\x12\x13\n\x0b\x61\x63tive_only\x18\x01 \x01(\x08\x12\n\n\x02id\x18\x02 \x01(\t\"/\n\tListReply\x12\"\n\x06\x66\x61ults\x18\x01 \x03(\x0b\x32\x12.faultctl.v1.Fault\"=\n\x0cWatchRequest\x12\x11\n\tafter_seq\x18\x01 \x01(\x04\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0e\n\x06\x66ollow\x18\x03 \x01(\x08\"j\n\x05\x45vent\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x10\n\x08\x66\x61ult_id\x18\x02 \x01(\t\x12\x0c\n\x04type\x18\x03 \x01(\t\x12\x13\n\x0b\x62oottime_ns\x18\x04 \x01(\x04\x12\x0c\n\x04wall\x18\x05 \x01(\t\x12\x11\n\tdata_json\x18\x06 \x01(\t\"\x1e\n\rDoctorRequest\x12\r\n\x05purge\x18\x01 \x01(\x08\"5\n\x0b\x44octorReply\x12&\n\x08\x66indings\x18\x01 \x03(\x0b\x32\x14.faultctl.v1.Finding\"J\n\x07\x46inding\x12\x10\n\x08severity\x18\x01 \x01(\t\x12\x0c\n\x04what\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12\x0f\n\x07removed\x18\x04 \x01(\x08\"\x8e\x01\n\rVolumeRequest\x12\x31\n\x06\x61\x63tion\x18\x01 \x01(\x0e\x32!.faultctl.v1.VolumeRequest.Action\x12\x0e\n\x06\x64\x65vice\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\",\n\x06\x41\x63tion\x12\x08\n\x04LIST\x10\x00\x12\x0b\n\x07PREPARE\x10\x01\x12\x0b\n\x07RELEASE\x10\x02\"3\n\x0bVolumeReply\x12$\n\x07volumes\x18\x01 \x03(\x0b\x32\x13.faultctl.v1.Volume\"Z\n\x06Volume\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x03 \x01(\t\x12\x0f\n\x07sectors\x18\x04 \x01(\x04\x12\x13\n\x0bmountpoints\x18\x05 \x03(\t\"\"\n\x0cProbeRequest\x12\x12\n\nprobe_json\x18\x01 \x01(\t\"k\n\x0bProbeSample\x12\x13\n\x0b\x62oottime_ns\x18\x01 \x01(\x04\x12\x0f\n\x07verdict\x18\x02 \x01(\t\x12\x13\n\x0b\x64uration_ns\x18\x03 \x01(\x04\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x11\n\tdata_json\x18\x05 \x01(\t2\xf6\x04\n\x06\x46\x61ultd\x12\x44\n\x08\x44\x65scribe\x12\x1c.faultctl.v1.DescribeRequest\x1a\x1a.faultctl.v1.DescribeReply\x12\x38\n\x04Plan\x12\x18.faultctl.v1.PlanRequest\x1a\x16.faultctl.v1.PlanReply\x12;\n\x05\x41pply\x12\x19.faultctl.v1.ApplyRequest\x1a\x17.faultctl.v1.FaultReply\x12;\n\x05Renew\x12\x19.faultctl.v1.RenewRequest\x1a\x17.faultctl.v1.FaultReply\x12>\n\x06Revert\x12\x1a.faultctl.v1.RevertRequest\x1a\x18.faultctl.v1.RevertReply\x12\x38\n\x04List\x12\x18.faultctl.v1.ListRequest\x1a\x16.faultctl.v1.ListReply\x12\x38\n\x05Watch\x12\x19.faultctl.v1.WatchRequest\x1a\x12.faultctl.v1.Event0\x01\x12>\n\x06\x44octor\x12\x1a.faultctl.v1.DoctorRequest\x1a\x18.faultctl.v1.DoctorReply\x12>\n\x06Volume\x12\x1a.faultctl.v1.VolumeRequest\x1a\x18.faultctl.v1.VolumeReply\x12>\n\x05Probe\x12\x19.faultctl.v1.ProbeRequest\x1a\x18.faultctl.v1.ProbeSample0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13protos/faultd.proto\x12\x0b\x66\x61ultctl.v1\"B\n\tErrorInfo\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0c\n\x04what\x18\x02 \x01(\t\x12\x0b\n\x03why\x18\x03 \x01(\t\x12\x0c\n\x04hint\x18\x04 \x01(\t\"\x11\n\x0f\x44\x65scribeRequest\"\xae\x01\n\rDescribeReply\x12\x13\n\x0b\x61pi_version\x18\x01 \x01(\r\x12\x15\n\ragent_version\x18\x02 \x01(\t\x12\x12\n\nfacts_json\x18\x03 \x01(\t\x12\'\n\x05kinds\x18\x04 \x03(\x0b\x32\x18.faultctl.v1.KindSupport\x12\x10\n\x08guardian\x18\x05 \x01(\t\x12\x13\n\x0b\x62oottime_ns\x18\x06 \x01(\x04\x12\r\n\x05\x65poch\x18\x07 \x01(\x04\"D\n\x0bKindSupport\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\'\n\x05rungs\x18\x02 \x03(\x0b\x32\x18.faultctl.v1.RungSupport\"1\n\x0bRungSupport\x12\x11\n\tmechanism\x18\x01 \x01(\t\x12\x0f\n\x07missing\x18\x02 \x01(\t\"#\n\x0bPlanRequest\x12\x14\n\x0crequest_json\x18\x01 \x01(\t\".\n\tPlanReply\x12\x11\n\tplan_json\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\"H\n\x0c\x41pplyRequest\x12\x14\n\x0crequest_json\x18\x01 \x01(\t\x12\x12\n\nlease_json\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\"\x81\x02\n\x05\x46\x61ult\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x12\n\nend_reason\x18\x04 \x01(\t\x12\x11\n\tmechanism\x18\x05 \x01(\t\x12\x0e\n\x06target\x18\x06 \x01(\t\x12\r\n\x05owner\x18\x07 \x01(\t\x12\x0f\n\x07\x63reated\x18\x08 \x01(\t\x12\x15\n\rlease_left_ns\x18\t \x01(\x03\x12\x18\n\x10hard_end_left_ns\x18\n \x01(\x03\x12\x0e\n\x06\x62iting\x18\x0b \x01(\x08\x12\r\n\x05\x65rror\x18\x0c \x01(\t\x12\x11\n\tplan_json\x18\r \x01(\t\x12\x15\n\revidence_json\x18\x0e \x01(\t\"/\n\nFaultReply\x12!\n\x05\x66\x61ult\x18\x01 \x01(\x0b\x32\x12.faultctl.v1.Fault\"\x1a\n\x0cRenewRequest\x12\n\n\x02id\x18\x01 \x01(\t\"+\n\rRevertRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06remedy\x18\x02 \x01(\t\"o\n\x0bRevertReply\x12!\n\x05\x66\x61ult\x18\x01 \x01(\x0b\x32\x12.faultctl.v1.Fault\x12\x15\n\ralready_ended\x18\x02 \x01(\x08\x12&\n\x05steps\x18\x03 \x03(\x0b\x32\x17.faultctl.v1.StepResult\":\n\nStepResult\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0e\n\x06result\x18\x02 \x01(\t\x12\r\n\x05\x65rror\x18\x03 \x01(\t\".\n\x0bListRequest\x12\x13\n\x0b\x61\x63tive_only\x18\x01 \x01(\x08\x12\n\n\x02id\x18\x02 \x01(\t\"/\n\tListReply\x12\"\n\x06\x66\x61ults\x18\x01 \x03(\x0b\x32\x12.faultctl.v1.Fault\"=\n\x0cWatchRequest\x12\x11\n\tafter_seq\x18\x01 \x01(\x04\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0e\n\x06\x66ollow\x18\x03 \x01(\x08\"j\n\x05\x45vent\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x10\n\x08\x66\x61ult_id\x18\x02 \x01(\t\x12\x0c\n\x04type\x18\x03 \x01(\t\x12\x13\n\x0b\x62oottime_ns\x18\x04 \x01(\x04\x12\x0c\n\x04wall\x18\x05 \x01(\t\x12\x11\n\tdata_json\x18\x06 \x01(\t\"\x1e\n\rDoctorRequest\x12\r\n\x05purge\x18\x01 \x01(\x08\"5\n\x0b\x44octorReply\x12&\n\x08\x66indings\x18\x01 \x03(\x0b\x32\x14.faultctl.v1.Finding\"J\n\x07\x46inding\x12\x10\n\x08severity\x18\x01 \x01(\t\x12\x0c\n\x04what\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12\x0f\n\x07removed\x18\x04 \x01(\x08\"\x8e\x01\n\rVolumeRequest\x12\x31\n\x06\x61\x63tion\x18\x01 \x01(\x0e\x32!.faultctl.v1.VolumeRequest.Action\x12\x0e\n\x06\x64\x65vice\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\",\n\x06\x41\x63tion\x12\x08\n\x04LIST\x10\x00\x12\x0b\n\x07PREPARE\x10\x01\x12\x0b\n\x07RELEASE\x10\x02\"3\n\x0bVolumeReply\x12$\n\x07volumes\x18\x01 \x03(\x0b\x32\x13.faultctl.v1.Volume\"Z\n\x06Volume\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x03 \x01(\t\x12\x0f\n\x07sectors\x18\x04 \x01(\x04\x12\x13\n\x0bmountpoints\x18\x05 \x03(\t\"\"\n\x0cProbeRequest\x12\x12\n\nprobe_json\x18\x01 \x01(\t\"k\n\x0bProbeSample\x12\x13\n\x0b\x62oottime_ns\x18\x01 \x01(\x04\x12\x0f\n\x07verdict\x18\x02 \x01(\t\x12\x13\n\x0b\x64uration_ns\x18\x03 \x01(\x04\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x11\n\tdata_json\x18\x05 \x01(\t2\xf6\x04\n\x06\x46\x61ultd\x12\x44\n\x08\x44\x65scribe\x12\x1c.faultctl.v1.DescribeRequest\x1a\x1a.faultctl.v1.DescribeReply\x12\x38\n\x04Plan\x12\x18.faultctl.v1.PlanRequest\x1a\x16.faultctl.v1.PlanReply\x12;\n\x05\x41pply\x12\x19.faultctl.v1.ApplyRequest\x1a\x17.faultctl.v1.FaultReply\x12;\n\x05Renew\x12\x19.faultctl.v1.RenewRequest\x1a\x17.faultctl.v1.FaultReply\x12>\n\x06Revert\x12\x1a.faultctl.v1.RevertRequest\x1a\x18.faultctl.v1.RevertReply\x12\x38\n\x04List\x12\x18.faultctl.v1.ListRequest\x1a\x16.faultctl.v1.ListReply\x12\x38\n\x05Watch\x12\x19.faultctl.v1.WatchRequest\x1a\x12.faultctl.v1.Event0\x01\x12>\n\x06\x44octor\x12\x1a.faultctl.v1.DoctorRequest\x1a\x18.faultctl.v1.DoctorReply\x12>\n\x06Volume\x12\x1a.faultctl.v1.VolumeRequest\x1a\x18.faultctl.v1.VolumeReply\x12>\n\x05Probe\x12\x19.faultctl.v1.ProbeRequest\x1a\x18.faultctl.v1.ProbeSample0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -54,37 +54,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RENEWREQUEST']._serialized_start=889
   _globals['_RENEWREQUEST']._serialized_end=915
   _globals['_REVERTREQUEST']._serialized_start=917
-  _globals['_REVERTREQUEST']._serialized_end=944
-  _globals['_REVERTREPLY']._serialized_start=946
-  _globals['_REVERTREPLY']._serialized_end=1057
-  _globals['_STEPRESULT']._serialized_start=1059
-  _globals['_STEPRESULT']._serialized_end=1117
-  _globals['_LISTREQUEST']._serialized_start=1119
-  _globals['_LISTREQUEST']._serialized_end=1165
-  _globals['_LISTREPLY']._serialized_start=1167
-  _globals['_LISTREPLY']._serialized_end=1214
-  _globals['_WATCHREQUEST']._serialized_start=1216
-  _globals['_WATCHREQUEST']._serialized_end=1277
-  _globals['_EVENT']._serialized_start=1279
-  _globals['_EVENT']._serialized_end=1385
-  _globals['_DOCTORREQUEST']._serialized_start=1387
-  _globals['_DOCTORREQUEST']._serialized_end=1417
-  _globals['_DOCTORREPLY']._serialized_start=1419
-  _globals['_DOCTORREPLY']._serialized_end=1472
-  _globals['_FINDING']._serialized_start=1474
-  _globals['_FINDING']._serialized_end=1548
-  _globals['_VOLUMEREQUEST']._serialized_start=1551
-  _globals['_VOLUMEREQUEST']._serialized_end=1693
-  _globals['_VOLUMEREQUEST_ACTION']._serialized_start=1649
-  _globals['_VOLUMEREQUEST_ACTION']._serialized_end=1693
-  _globals['_VOLUMEREPLY']._serialized_start=1695
-  _globals['_VOLUMEREPLY']._serialized_end=1746
-  _globals['_VOLUME']._serialized_start=1748
-  _globals['_VOLUME']._serialized_end=1838
-  _globals['_PROBEREQUEST']._serialized_start=1840
-  _globals['_PROBEREQUEST']._serialized_end=1874
-  _globals['_PROBESAMPLE']._serialized_start=1876
-  _globals['_PROBESAMPLE']._serialized_end=1983
-  _globals['_FAULTD']._serialized_start=1986
-  _globals['_FAULTD']._serialized_end=2616
+  _globals['_REVERTREQUEST']._serialized_end=960
+  _globals['_REVERTREPLY']._serialized_start=962
+  _globals['_REVERTREPLY']._serialized_end=1073
+  _globals['_STEPRESULT']._serialized_start=1075
+  _globals['_STEPRESULT']._serialized_end=1133
+  _globals['_LISTREQUEST']._serialized_start=1135
+  _globals['_LISTREQUEST']._serialized_end=1181
+  _globals['_LISTREPLY']._serialized_start=1183
+  _globals['_LISTREPLY']._serialized_end=1230
+  _globals['_WATCHREQUEST']._serialized_start=1232
+  _globals['_WATCHREQUEST']._serialized_end=1293
+  _globals['_EVENT']._serialized_start=1295
+  _globals['_EVENT']._serialized_end=1401
+  _globals['_DOCTORREQUEST']._serialized_start=1403
+  _globals['_DOCTORREQUEST']._serialized_end=1433
+  _globals['_DOCTORREPLY']._serialized_start=1435
+  _globals['_DOCTORREPLY']._serialized_end=1488
+  _globals['_FINDING']._serialized_start=1490
+  _globals['_FINDING']._serialized_end=1564
+  _globals['_VOLUMEREQUEST']._serialized_start=1567
+  _globals['_VOLUMEREQUEST']._serialized_end=1709
+  _globals['_VOLUMEREQUEST_ACTION']._serialized_start=1665
+  _globals['_VOLUMEREQUEST_ACTION']._serialized_end=1709
+  _globals['_VOLUMEREPLY']._serialized_start=1711
+  _globals['_VOLUMEREPLY']._serialized_end=1762
+  _globals['_VOLUME']._serialized_start=1764
+  _globals['_VOLUME']._serialized_end=1854
+  _globals['_PROBEREQUEST']._serialized_start=1856
+  _globals['_PROBEREQUEST']._serialized_end=1890
+  _globals['_PROBESAMPLE']._serialized_start=1892
+  _globals['_PROBESAMPLE']._serialized_end=1999
+  _globals['_FAULTD']._serialized_start=2002
+  _globals['_FAULTD']._serialized_end=2632
 # @@protoc_insertion_point(module_scope)

@@ -126,10 +126,12 @@ class RenewRequest(_message.Message):
     def __init__(self, id: _Optional[str] = ...) -> None: ...
 
 class RevertRequest(_message.Message):
-    __slots__ = ("id",)
+    __slots__ = ("id", "remedy")
     ID_FIELD_NUMBER: _ClassVar[int]
+    REMEDY_FIELD_NUMBER: _ClassVar[int]
     id: str
-    def __init__(self, id: _Optional[str] = ...) -> None: ...
+    remedy: str
+    def __init__(self, id: _Optional[str] = ..., remedy: _Optional[str] = ...) -> None: ...
 
 class RevertReply(_message.Message):
     __slots__ = ("fault", "already_ended", "steps")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from nodeagent.model.evidence import IoRecord
+from nodeagent.model.evidence import NodeEvent
 from nodeagent.model.steps import Status, StepBase
 
 Prior = dict[str, Any]
@@ -43,8 +43,8 @@ class Runtime:
 
     state_dir: Path
     node_id: str
-    on_record: Callable[[str, StepBase, IoRecord], None] | None = None
-    """Called from a backend's own thread for every record of a watch; None in the guardian."""
+    on_event: Callable[[str, NodeEvent], None] | None = None
+    """Called from a backend's own thread for everything a watch sees; None in the guardian."""
 
 
 class Backend(Protocol[S_contra]):

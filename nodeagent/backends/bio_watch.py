@@ -18,19 +18,19 @@ from nodeagent.backends import Outcome, Peer, Prior, Runtime
 from nodeagent.backends.bio_trace import BioTracer, kernel_release
 from nodeagent.encode.bpf_maps import BioEvent, Counts, Emit, SlotStats
 from nodeagent.kmsg import MAX_LINES, KernelLog, about_device
-from nodeagent.model.evidence import IoRecord
+from nodeagent.model.evidence import IoRecord, NodeEvent
 from nodeagent.model.steps import Status, StepBase
 from nodeagent.model.steps.block import BioWatch
 
 MAX_RECORDS = 64
 FIRST_RECORDS = 16
 
-OnRecord = Callable[[str, StepBase, IoRecord], None]
+OnEvent = Callable[[str, NodeEvent], None]
 
 
 def backends(runtime: Runtime) -> dict[type[StepBase], Any]:
     """The backends of this module."""
-    return {BioWatch: BioWatchBackend(runtime.on_record)}
+    return {BioWatch: BioWatchBackend(runtime.on_event)}
 
 
 @dataclass
@@ -100,8 +100,8 @@ class EventLoop:
 class BioWatchBackend:
     """Watches of all faults on one tracer."""
 
-    def __init__(self, on_record: OnRecord | None) -> None:
-        self._on_record = on_record
+    def __init__(self, on_event: OnEvent | None) -> None:
+        self._tell = on_event
         self._lock = threading.Lock()
         self._tracer: BioTracer | None = None
         self._loop: EventLoop | None = None
@@ -187,8 +187,8 @@ class BioWatchBackend:
             if known is None:
                 return
             self._seen[event.slot].add(record)
-        if self._on_record is not None:
-            self._on_record(known[0], known[1], record)
+        if self._tell is not None:
+            self._tell(known[0], record)
 
 
 def kernel_names(step: BioWatch) -> list[str]:

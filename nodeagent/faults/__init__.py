@@ -1,4 +1,4 @@
-"""Fault kinds, one file each, found by walking this package."""
+"""Fault kinds, found by walking this package: a module has a KIND, or a table of KINDS."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def kinds() -> dict[str, FaultKind]:
         if info.name.startswith("_"):
             continue
         module = importlib.import_module(f"{__name__}.{info.name}")
-        kind: FaultKind = module.KIND
-        found[kind.name] = kind
+        offered: tuple[FaultKind, ...] = getattr(module, "KINDS", ()) or (module.KIND,)
+        found.update((kind.name, kind) for kind in offered)
     return dict(sorted(found.items()))
 
 

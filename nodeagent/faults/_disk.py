@@ -12,12 +12,12 @@ from nodeagent.encode.dm import Overlay as DmTableOverlay
 from nodeagent.encode.dm import parse_table
 from nodeagent.encode.dm import overlay as overlay_table
 from nodeagent.encode.dm_overlay import Fail
-from nodeagent.model.binding import BlockLayer, LayerRanges
+from nodeagent.model.binding import BlockLayer, FileIdentity, LayerRanges
 from nodeagent.model.disk import DiskBinding
 from nodeagent.model.errors import FaultError, InvalidSpec, Refused
-from nodeagent.model.evidence import Evidence, IoRecord
+from nodeagent.model.evidence import Evidence, FileEvent, IoRecord
 from nodeagent.model.facts import Facts, Need, NeedBpf, NeedDmTarget, NeedRoot
-from nodeagent.model.kind import Context, Guard, Measured
+from nodeagent.model.kind import Context, Guard, Measured, Reaction
 from nodeagent.model.ranges import (
     Range,
     Ranges,
@@ -30,7 +30,7 @@ from nodeagent.model.ranges import (
     total,
 )
 from nodeagent.model.steps import StepBase
-from nodeagent.model.steps.block import BioWatch, CacheDrop, DmOverlay, SegmentKind
+from nodeagent.model.steps.block import BioWatch, CacheDrop, DmOverlay, FileWatch, SegmentKind
 from nodeagent.model.target import FileTarget
 
 MAX_PICKED = 100_000
@@ -230,6 +230,24 @@ def cache_drop(binding: DiskBinding) -> list[StepBase]:
         return []
     ranges = tuple((e.logical, e.length) for e in file.extents)
     return [CacheDrop(path=file.path, ranges=ranges)]
+
+
+def file_watch(binding: DiskBinding) -> list[StepBase]:
+    """Watch a file target: freed sectors are used again by other files."""
+    file = binding.block.file
+    if file is None:
+        return []
+    return [FileWatch(path=file.path, inode=file.inode, extents=_placed(file))]
+
+
+def _placed(file: FileIdentity) -> tuple[tuple[int, int, int], ...]:
+    return tuple((e.logical, e.physical, e.length) for e in file.extents)
+
+
+def file_reaction(event: FileEvent) -> Reaction:
+    """The fault ends when its sectors no longer hold the file's data."""
+    said = {"gone": "removed or cut", "renamed": "renamed", "moved-blocks": "moved to other sectors"}
+    return Reaction(remedied=f"{event.path} was {said.get(event.what, event.what)}")
 
 
 # --- evidence ---------------------------------------------------------------------

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from nodeagent.faults import _disk as d
 from nodeagent.model.binding import LayerRanges
 from nodeagent.model.errors import InvalidSpec, Refused
-from nodeagent.model.evidence import Evidence, IoRecord
+from nodeagent.model.evidence import Evidence, FileEvent, IoRecord, NodeEvent
 from nodeagent.model.facts import (
     Need,
     NeedBpf,
@@ -154,7 +154,7 @@ def _bpf_plan(spec: Spec, context: Context) -> Sequence[StepBase]:
         writes=spec.on_write == "fail",
         heal=spec.on_write == "heal",
     )
-    return [fail, _check(bound), *_evict(spec, context)]
+    return [*d.file_watch(d.disk(context)), fail, _check(bound), *_evict(spec, context)]
 
 
 def _dm_steps(
@@ -163,6 +163,7 @@ def _dm_steps(
     bound = d.the_dm_layer(context)
     return [
         *before,
+        *d.file_watch(d.disk(context)),
         *d.watch(bound, context.facts),
         d.dm_overlay(bound, segment),
         _check(bound),
@@ -272,24 +273,35 @@ def _evidence(spec: Spec, measured: tuple[Measured, ...]) -> Evidence:
     return d.evidence(measured, said)
 
 
-def _react(spec: Spec, steps: tuple[StepBase, ...], record: IoRecord) -> Reaction | None:
+def _react(spec: Spec, steps: tuple[StepBase, ...], event: NodeEvent) -> Reaction | None:
+    if isinstance(event, FileEvent):
+        return d.file_reaction(event)
     if spec.on_write != "heal":
         return None
     for index, step in enumerate(steps):
-        if not isinstance(step, DmOverlay | BioFail) or not _same_device(step, record):
+        if not isinstance(step, DmOverlay | BioFail) or not _same_device(step, event):
             continue
-        dust = step.segment if isinstance(step, DmOverlay) else None
-        bad = dust.bad if isinstance(dust, DustSegment) else step.ranges
-        left = d.healed(bad, record, 1)
+        left = d.healed(_bad(step), event, 1)
         if left is None:
             continue
         if not left:
             return Reaction(remedied="every bad sector was rewritten")
-        if isinstance(dust, DustSegment):
-            segment = dust.model_copy(update={"bad": left})
-            return Reaction(replace=(index, step.model_copy(update={"segment": segment})))
-        return Reaction(replace=(index, step.model_copy(update={"ranges": left})))
+        return Reaction(replace=(index, _with_bad(step, left)))
     return None
+
+
+def _bad(step: DmOverlay | BioFail) -> Ranges:
+    """Sectors that a step still holds as bad."""
+    if isinstance(step, DmOverlay) and isinstance(step.segment, DustSegment):
+        return step.segment.bad
+    return step.ranges
+
+
+def _with_bad(step: DmOverlay | BioFail, bad: Ranges) -> StepBase:
+    """The step with fewer bad sectors; dm-dust keeps its segments, only its list shrinks."""
+    if isinstance(step, DmOverlay) and isinstance(step.segment, DustSegment):
+        return step.model_copy(update={"segment": step.segment.model_copy(update={"bad": bad})})
+    return step.model_copy(update={"ranges": bad})
 
 
 def _same_device(step: DmOverlay | BioFail, record: IoRecord) -> bool:
@@ -362,6 +374,8 @@ swaps the table some milliseconds later.""",
     select=select,
     guards=_guards,
     react=_react,
+    no_hits_hint="nobody has read these sectors since: the data may be in the page cache, in a "
+    "program's own cache (shared buffers), or not be used at all",
     examples=(
         "faultctl inject latent-sector --file /var/lib/postgresql/17/main/base/5/16384",
         "faultctl inject latent-sector --device /dev/mapper/data --sectors 1024+8",

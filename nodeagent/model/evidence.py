@@ -23,6 +23,20 @@ class IoRecord(BaseModel):
     comm: str = ""
 
 
+class FileEvent(BaseModel):
+    """Something happened to the file that a fault was mapped from."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    boottime_ns: int
+    path: str
+    what: str = Field(description="gone, moved-blocks or renamed")
+
+
+NodeEvent = IoRecord | FileEvent
+"""What a kind's `react` may be told of."""
+
+
 class Evidence(BaseModel):
     """What was seen of a fault's effect; `biting` only when something was hit."""
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
-from nodeagent.model.evidence import Evidence, IoRecord
+from nodeagent.model.evidence import Evidence, NodeEvent
 from nodeagent.model.facts import Facts, Need
 from nodeagent.model.ranges import Ranges
 from nodeagent.model.steps import StepBase
@@ -97,7 +97,7 @@ def _no_guards(spec: Any, context: Context) -> tuple[Guard, ...]:
     return ()
 
 
-def _no_reaction(spec: Any, steps: tuple[StepBase, ...], record: IoRecord) -> Reaction | None:
+def _no_reaction(spec: Any, steps: tuple[StepBase, ...], event: NodeEvent) -> Reaction | None:
     return None
 
 
@@ -122,6 +122,8 @@ class FaultKind:
     """Disk kinds that act on chosen sectors: which of the top device. The binding that
     the ladder then sees is narrowed to them on every layer."""
     guards: Callable[[Any, Context], tuple[Guard, ...]] = _no_guards
-    react: Callable[[Any, tuple[StepBase, ...], IoRecord], Reaction | None] = _no_reaction
+    react: Callable[[Any, tuple[StepBase, ...], NodeEvent], Reaction | None] = _no_reaction
+    no_hits_hint: str = ""
+    """Why an armed fault may have no hits, for the event that says so."""
     examples: tuple[str, ...] = field(default=())
     """Command lines; a test plans each of them."""

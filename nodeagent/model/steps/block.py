@@ -206,6 +206,30 @@ class ReadCheck(StepBase):
         return False
 
 
+class FileWatch(StepBase):
+    """Tell when a file no longer lies on the sectors that it was mapped to (inotify, FIEMAP)."""
+
+    ephemeral: ClassVar[bool] = True
+    composes: ClassVar[bool] = True
+    observes: ClassVar[bool] = True
+
+    op: Literal["file_watch"] = "file_watch"
+    path: str
+    inode: int
+    extents: tuple[tuple[int, int, int], ...] = Field(
+        description="(offset in the file, offset on its device, length) in bytes"
+    )
+
+    def key(self) -> str:
+        return f"file-watch:{self.path}"
+
+    def summary(self) -> str:
+        return f"inotify on {self.path}: the fault ends when the file leaves these sectors"
+
+    def overlaps(self, other: StepBase) -> bool:
+        return False
+
+
 class CacheDrop(StepBase):
     """Write a file's byte ranges back and drop them from the page cache, and only them."""
 

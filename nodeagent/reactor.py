@@ -1,0 +1,127 @@
+"""What happens to armed faults by themselves: hits become evidence, writes heal, files go."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from nodeagent.clock import boottime_ns
+from nodeagent.executor import Executor
+from nodeagent.journal import Journal
+from nodeagent.model.errors import FaultError
+from nodeagent.model.evidence import Evidence, FileEvent, IoRecord, NodeEvent
+from nodeagent.model.record import EndReason, FaultRow, FaultState
+
+NO_HITS_AFTER_NS = 30_000_000_000
+QUEUE = 10_000
+
+
+class Reactor:
+    """Runs a kind's own rules on what its watches see, on a thread of its own.
+
+    Events come from the threads of backends, so that a table reload never holds up a
+    ring buffer. Says once when an armed fault was not hit for 30 seconds.
+    """
+
+    def __init__(
+        self, executor: Executor, journal: Journal, evidence: Callable[[FaultRow], Evidence]
+    ) -> None:
+        self._executor = executor
+        self._journal = journal
+        self._evidence = evidence
+        self._queue: deque[tuple[str, NodeEvent]] = deque(maxlen=QUEUE)
+        self._wake = threading.Condition()
+        self._biting: set[str] = set()
+        self._check_at: dict[str, int] = {}
+        self._stop = False
+        self._thread = threading.Thread(target=self._run, name="reactor", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread and wait for it."""
+        with self._wake:
+            self._stop = True
+            self._wake.notify_all()
+        self._thread.join(timeout=10)
+
+    def armed(self, fault_id: str) -> None:
+        """A fault was armed: look after a while whether it was hit."""
+        with self._wake:
+            self._check_at[fault_id] = boottime_ns() + NO_HITS_AFTER_NS
+            self._wake.notify_all()
+
+    def on_event(self, fault_id: str, event: NodeEvent) -> None:
+        """Take an event from a backend's thread."""
+        with self._wake:
+            self._queue.append((fault_id, event))
+            self._wake.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            item, unhit = self._next()
+            if self._stop:
+                return
+            for fault_id in unhit:
+                self._say_unhit(fault_id)
+            if item is None:
+                continue
+            try:
+                self._handle(*item)
+            except (FaultError, OSError) as exc:
+                self._journal.event(item[0], "reaction-failed", {"error": str(exc)})
+
+    def _next(self) -> tuple[tuple[str, NodeEvent] | None, list[str]]:
+        with self._wake:
+            if not self._queue and not self._stop:
+                times = self._check_at.values()
+                left = (min(times) - boottime_ns()) / 1e9 if times else None
+                self._wake.wait(None if left is None else max(0.0, left))
+            now = boottime_ns()
+            due = [fault_id for fault_id, at in self._check_at.items() if at <= now]
+            for fault_id in due:
+                del self._check_at[fault_id]
+            return (self._queue.popleft() if self._queue else None), due
+
+    def _say_unhit(self, fault_id: str) -> None:
+        fault = self._journal.find_fault(fault_id)
+        if fault is None or fault.state is not FaultState.ARMED:
+            return
+        evidence = self._evidence(fault)
+        if evidence.counted and not evidence.hits:
+            kind, _, _ = self._executor.kind_and_plan(fault)
+            self._journal.event(fault_id, "no-hits", {"hint": kind.no_hits_hint})
+
+    def _handle(self, fault_id: str, event: NodeEvent) -> None:
+        fault = self._journal.find_fault(fault_id)
+        if fault is None or fault.state is not FaultState.ARMED:
+            return
+        if isinstance(event, FileEvent):
+            self._journal.event(fault_id, f"file-{event.what}", {"path": event.path})
+        elif event.status:
+            self._first_hit(fault, event)
+        kind, spec, _ = self._executor.kind_and_plan(fault)
+        steps = tuple(row.step for row in self._journal.steps(fault_id))
+        reaction = kind.react(spec, steps, event)
+        if reaction is None:
+            return
+        if reaction.replace is not None:
+            index, step = reaction.replace
+            self._executor.replace_step(fault_id, index, step)
+            self._journal.event(fault_id, "healed", {"event": event.model_dump(mode="json")})
+        if reaction.remedied:
+            self._journal.event(fault_id, "remedied", {"why": reaction.remedied})
+            self._executor.revert(fault_id, EndReason.REMEDIED)
+
+    def _first_hit(self, fault: FaultRow, record: IoRecord) -> None:
+        if fault.id in self._biting:
+            return
+        self._biting.add(fault.id)
+        with self._wake:
+            self._check_at.pop(fault.id, None)
+        evidence = self._evidence(fault)
+        self._journal.update_fault(fault.id, evidence=evidence.model_dump(mode="json"))
+        self._journal.event(fault.id, "biting", {"record": record.model_dump(mode="json")})
