@@ -19,10 +19,10 @@ from nodeagent.model.evidence import Evidence, NodeEvent
 from nodeagent.model.facts import Facts
 from nodeagent.model.plan import FaultRequest, Lease, Plan
 from nodeagent.model.record import EndReason, FaultRow, FaultState
+from nodeagent.reactor import Reactor
 from nodeagent.revert import StepResult
 from nodeagent.statedir import MutationLock, open_state_dir
 from nodeagent.ward import Ward
-from nodeagent.reactor import Reactor
 from nodeagent.watcher import LeaseKeeper, collect
 
 MACHINE_ID = Path("/etc/machine-id")

@@ -32,7 +32,7 @@ def load_modules() -> list[str]:
         return ["modprobe is not installed: only what is loaded already can be used"]
     notes = []
     for module in MODULES:
-        done = subprocess.run(  # noqa: S603 - fixed arguments
+        done = subprocess.run(
             [modprobe, "--quiet", module], capture_output=True, timeout=30, check=False
         )
         if done.returncode:

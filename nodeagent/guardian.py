@@ -124,7 +124,7 @@ class Guardian:
 
 
 def main() -> None:
-    """Entry point: `python -m nodeagent.guardian STATE_DIR --epoch N --pidfd N --wake N --ready N`."""
+    """Entry point; the agent's ward starts it with descriptors to watch and to report on."""
     parser = argparse.ArgumentParser(prog="faultd-guardian")
     parser.add_argument("state_dir", type=Path)
     parser.add_argument("--epoch", type=int, required=True)

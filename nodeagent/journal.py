@@ -19,34 +19,14 @@ from typing import Any
 
 from nodeagent.clock import boottime_ns, wall
 from nodeagent.crashpoint import crashpoint
+from nodeagent.journal_schema import SCHEMA, SCHEMA_VERSION, fault_from, step_from
 from nodeagent.model.errors import BackendError, Refused, UnknownFault
 from nodeagent.model.record import Event, FaultRow, FaultState, StepRow, StepState
-from nodeagent.model.steps import StepBase, step_from_json
+from nodeagent.model.steps import StepBase
 from nodeagent.statedir import open_private
 
-SCHEMA_VERSION = 1
 JOURNAL_NAME = "journal.sqlite3"
 MAX_EVENTS = 20_000
-
-_SCHEMA = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
-CREATE TABLE faults (
-  id TEXT PRIMARY KEY, kind TEXT NOT NULL, state TEXT NOT NULL, end_reason TEXT,
-  plan TEXT NOT NULL, digest TEXT NOT NULL, owner TEXT NOT NULL, epoch INTEGER NOT NULL,
-  boot_id TEXT NOT NULL, lease_ns INTEGER NOT NULL, lease_until_ns INTEGER NOT NULL,
-  hard_end_ns INTEGER NOT NULL, created TEXT NOT NULL, armed_ns INTEGER, ended_ns INTEGER,
-  error TEXT NOT NULL DEFAULT '', attempts INTEGER NOT NULL DEFAULT 0,
-  evidence TEXT NOT NULL DEFAULT '{}') STRICT;
-CREATE INDEX faults_active ON faults (state) WHERE state != 'ended';
-CREATE TABLE steps (
-  seq INTEGER PRIMARY KEY AUTOINCREMENT, fault_id TEXT NOT NULL REFERENCES faults (id),
-  idx INTEGER NOT NULL, key TEXT NOT NULL, step TEXT NOT NULL, next_step TEXT,
-  prior TEXT NOT NULL, state TEXT NOT NULL, outcome TEXT NOT NULL DEFAULT '{}') STRICT;
-CREATE INDEX steps_fault ON steps (fault_id);
-CREATE TABLE events (
-  seq INTEGER PRIMARY KEY AUTOINCREMENT, fault_id TEXT NOT NULL, type TEXT NOT NULL,
-  boottime_ns INTEGER NOT NULL, wall TEXT NOT NULL, data TEXT NOT NULL) STRICT;
-"""
 
 
 class Journal:
@@ -71,7 +51,7 @@ class Journal:
             if version == 0:
                 with self._write(durable=True):
                     if self._db.execute("PRAGMA user_version").fetchone()[0] == 0:
-                        for statement in _SCHEMA.split(";"):
+                        for statement in SCHEMA.split(";"):
                             self._db.execute(statement)
                         self._db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
                 version = SCHEMA_VERSION
@@ -133,7 +113,8 @@ class Journal:
         """Set a value of the meta table, on disk when this returns."""
         with self._write(durable=True):
             self._db.execute(
-                "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value=excluded.value",
+                "INSERT INTO meta VALUES (?, ?)"
+                " ON CONFLICT (key) DO UPDATE SET value = excluded.value",
                 (key, value),
             )
 
@@ -158,7 +139,7 @@ class Journal:
             values["evidence"] = json.dumps(values["evidence"])
             columns = ", ".join(values)
             marks = ", ".join(f":{name}" for name in values)
-            self._db.execute(f"INSERT INTO faults ({columns}) VALUES ({marks})", values)  # noqa: S608
+            self._db.execute(f"INSERT INTO faults ({columns}) VALUES ({marks})", values)
             self._db.executemany(
                 "INSERT INTO steps (fault_id, idx, key, step, prior, state)"
                 " VALUES (?, ?, ?, ?, ?, ?)",
@@ -178,7 +159,7 @@ class Journal:
         sets = ", ".join(f"{name}=:{name}" for name in values)
         with self._write(durable=durable):
             self._db.execute(
-                f"UPDATE faults SET {sets} WHERE id=:fault_id",  # noqa: S608
+                f"UPDATE faults SET {sets} WHERE id=:fault_id",
                 {**values, "fault_id": fault_id},
             )
         crashpoint(f"journal.update_fault:{','.join(values)}")
@@ -191,7 +172,7 @@ class Journal:
         sets = ", ".join(f"{name}=:{name}" for name in ("state", *values))
         with self._write(durable=durable):
             self._db.execute(
-                f"UPDATE faults SET {sets} WHERE id=:fault_id",  # noqa: S608
+                f"UPDATE faults SET {sets} WHERE id=:fault_id",
                 {**values, "state": state, "fault_id": fault_id},
             )
             self._event(fault_id, state, event or {})
@@ -207,7 +188,7 @@ class Journal:
                 "it was never applied here, or the journal was removed",
                 "list faults with: faultctl ls; look for residue with: faultctl doctor",
             )
-        return _fault(row)
+        return fault_from(row)
 
     def find_fault(self, fault_id: str) -> FaultRow | None:
         """One fault, or None."""
@@ -220,8 +201,8 @@ class Journal:
         """Faults in the order of their beginning."""
         where = "WHERE state != 'ended'" if active_only else ""
         with self._guard:
-            rows = self._db.execute(f"SELECT * FROM faults {where} ORDER BY rowid").fetchall()  # noqa: S608
-        return [_fault(row) for row in rows]
+            rows = self._db.execute(f"SELECT * FROM faults {where} ORDER BY rowid").fetchall()
+        return [fault_from(row) for row in rows]
 
     # --- steps ------------------------------------------------------------------
 
@@ -237,8 +218,8 @@ class Journal:
 
     def _steps(self, where: str, values: Sequence[Any]) -> list[StepRow]:
         with self._guard:
-            rows = self._db.execute(f"SELECT * FROM steps WHERE {where}", values).fetchall()  # noqa: S608
-        return [_step(row) for row in rows]
+            rows = self._db.execute(f"SELECT * FROM steps WHERE {where}", values).fetchall()
+        return [step_from(row) for row in rows]
 
     def set_step(
         self, row: StepRow, state: StepState, outcome: dict[str, Any] | None = None
@@ -252,7 +233,7 @@ class Journal:
         crashpoint(f"journal.step:{row.step.model_dump().get('op')}:{state}")
 
     def change_step(self, row: StepRow, new: StepBase) -> None:
-        """INTENT of a reaction: the kernel may show the old step or the new one, on disk at return."""
+        """INTENT of a reaction: the kernel may show the old step or the new, on disk at return."""
         with self._write(durable=True):
             self._db.execute(
                 "UPDATE steps SET next_step=? WHERE seq=?", (new.model_dump_json(), row.seq)
@@ -292,25 +273,3 @@ class Journal:
                 (after, fault_id, fault_id, limit),
             ).fetchall()
         return [Event(**{**dict(row), "data": json.loads(row["data"])}) for row in rows]
-
-
-def _fault(row: sqlite3.Row) -> FaultRow:
-    values = dict(row)
-    values["plan"] = json.loads(values["plan"])
-    values["evidence"] = json.loads(values["evidence"])
-    return FaultRow.model_validate(values)
-
-
-def _step(row: sqlite3.Row) -> StepRow:
-    next_step = row["next_step"]
-    return StepRow(
-        seq=row["seq"],
-        fault_id=row["fault_id"],
-        index=row["idx"],
-        key=row["key"],
-        step=step_from_json(row["step"]),
-        next_step=None if next_step is None else step_from_json(next_step),
-        prior=json.loads(row["prior"]),
-        state=StepState(row["state"]),
-        outcome=json.loads(row["outcome"]),
-    )

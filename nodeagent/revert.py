@@ -1,4 +1,4 @@
-"""Taking faults back from the journal: the same way for a revert, a lease's end, agent and guardian."""
+"""Taking faults back from the journal: one way for a revert, a lease's end, agent, guardian."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def open_private(path: Path, flags: int) -> int:
     try:
         return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as exc:
-        if exc.errno == 40:  # ELOOP
+        if exc.errno == errno.ELOOP:
             raise Refused(
                 f"{path} is a symbolic link", "it may lead anywhere", "remove it"
             ) from exc

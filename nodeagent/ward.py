@@ -42,7 +42,7 @@ class Ward:
         ready_read, ready_write = os.pipe2(os.O_CLOEXEC)
         log = open(self._state_dir / "guardian.log", "ab", buffering=0)  # noqa: SIM115
         try:
-            self._child = subprocess.Popen(  # noqa: S603 - our own module
+            self._child = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "nodeagent.guardian", str(self._state_dir)),
                     *("--epoch", str(self._epoch), "--pidfd", str(pidfd)),

@@ -49,6 +49,7 @@ class BioTracer:
         self._slots = BioSlots(self._object)
         self._emit = self._object.map("fc_emit_mask")
         self._inflight = self._object.map("fc_inflight_bios")
+        self._globals = self._object.map(".bss")  # fc_following
         self._health = self._object.map("fc_trace_health")
         self._links: list[BpfLink] = []
         self._slots.exclude(os.getpid())
@@ -142,6 +143,7 @@ class BioTracer:
             return
         for key in list(self._inflight.keys()):
             self._inflight.delete(key)
+        self._globals.update(struct.pack("=I", 0), bytes(self._globals.value_size))
         try:
             for name in _PROGRAMS:
                 self._links.append(self._object.attach(name))

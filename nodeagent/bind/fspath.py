@@ -37,7 +37,7 @@ def _place(node: Node, mounts: tuple[Mount, ...], path: str) -> tuple[str, str, 
     try:
         mount = mount_of_fd(node, fd, mounts)
         status = os.fstat(fd)
-        real = real_path(fd)
+        real = real_path(node, fd)
     except (FaultError, OSError):
         return None
     finally:

@@ -128,7 +128,7 @@ def mount_of_fd(node: Node, fd: int, mounts: tuple[Mount, ...]) -> Mount:
             if found is not None:
                 return found
     raise Refused(
-        f"{real_path(fd)!r} is on a mount that cannot be seen",
+        f"{real_path(node, fd)!r} is on a mount that cannot be seen",
         f"the mount is not in the table of process {node.mount_pid}",
         "name the path as the node itself sees it",
     )
@@ -180,15 +180,11 @@ def resolve_mount_point(node: Node, path: str, mounts: tuple[Mount, ...]) -> Mou
     """
     with opened(node, path, os.O_PATH | os.O_DIRECTORY) as fd:
         mount = mount_of_fd(node, fd, mounts)
-        real = real_path(fd)
-    if real == mount.mount_point or (node.root != "/" and _same_point(real, mount, node)):
+        real = real_path(node, fd)
+    if real == mount.mount_point:
         return mount
     raise Refused(
         f"{path!r} is not a mount point",
         f"it lies on {mount.mount_point!r} ({mount.fs_type} on {mount.source})",
         f"name {mount.mount_point!r} if that volume is meant, or use --file",
     )
-
-
-def _same_point(real: str, mount: Mount, node: Node) -> bool:
-    return real == node.root.rstrip("/") + mount.mount_point

@@ -103,9 +103,18 @@ def reopened(fd: int, flags: int) -> Iterator[int]:
         os.close(new)
 
 
-def real_path(fd: int) -> str:
-    """The kernel's own name of an open file, after all symbolic links."""
-    return str(Path(f"/proc/self/fd/{fd}").readlink())
+def real_path(node: Node, fd: int) -> str:
+    """An open file's name after all symbolic links, as the node's view has it.
+
+    The kernel names a file of another mount namespace from that namespace's own root
+    (d_path, fs/d_path.c), which may lie above the root of the process that is viewed.
+    """
+    name = os.readlink(f"/proc/self/fd/{fd}")
+    if node.root == "/":
+        return name
+    root = Path(node.root)
+    base = (str(root.readlink()) if root.is_symlink() else node.root).rstrip("/")
+    return name.removeprefix(base) if name.startswith(base + "/") else name
 
 
 def device_numbers(node: Node, path: str) -> tuple[int, int]:

@@ -128,7 +128,7 @@ def resolve_file(
             )
         blocks = Blocks(node)
         mount = mount_of_fd(node, path_fd, blocks.mounts)
-        real = real_path(path_fd)
+        real = real_path(node, path_fd)
         if real.endswith(" (deleted)") and status.st_nlink == 0:
             raise Refused(f"{path!r} is deleted", "an open file without a name", "name a file")
         if mount.fs_type == "overlay":
@@ -137,7 +137,7 @@ def resolve_file(
             return _renamed(found, path, f"overlay {mount.mount_point} -> {below}")
         try:
             with reopened(path_fd, os.O_RDONLY) as fd:
-                return _bind_file(blocks, mount, fd, path, offset, length)
+                return _bind_file(blocks, mount, fd, path, (offset, length))
         except OSError as exc:
             raise Refused(f"{path!r} cannot be read", reason(exc)) from exc
 
@@ -152,16 +152,16 @@ def _renamed(found: BlockBinding, asked: str, via: str) -> BlockBinding:
 
 
 def _bind_file(
-    blocks: Blocks, mount: Mount, fd: int, path: str, offset: int, length: int | None
+    blocks: Blocks, mount: Mount, fd: int, path: str, part: tuple[int, int | None]
 ) -> BlockBinding:
     volume = identity(mount)
     top = blocks.layer(_dev(volume))
     _refuse_other_devices(fd, path, mount)
-    start, end = _byte_range(os.fstat(fd).st_size, path, offset, length, top.logical_block)
+    start, end = _byte_range(os.fstat(fd).st_size, path, *part, top.logical_block)
     mapped = ex.map_bytes(fd, path, start, end - start)
     bound = _bind(blocks, f"file {path}", top.dev, ex.sectors(mapped.extents), volume)
     status = os.fstat(fd)
-    final = shown(real_path(fd))
+    final = shown(real_path(blocks.node, fd))
     file = FileIdentity(
         asked=path,
         path=final,

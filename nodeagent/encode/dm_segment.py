@@ -1,4 +1,4 @@
-"""From the segments of a step to a device-mapper table; pure, so that a revert computes the same."""
+"""From the segments of a step to a device-mapper table; pure: a revert computes the same."""
 
 from __future__ import annotations
 

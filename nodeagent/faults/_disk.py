@@ -9,8 +9,8 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from nodeagent.encode.dm import Overlay as DmTableOverlay
-from nodeagent.encode.dm import parse_table
 from nodeagent.encode.dm import overlay as overlay_table
+from nodeagent.encode.dm import parse_table
 from nodeagent.encode.dm_overlay import Fail
 from nodeagent.model.binding import BlockLayer, FileIdentity, LayerRanges
 from nodeagent.model.disk import DiskBinding
@@ -246,7 +246,7 @@ def _placed(file: FileIdentity) -> tuple[tuple[int, int, int], ...]:
 
 def file_reaction(event: FileEvent) -> Reaction:
     """The fault ends when its sectors no longer hold the file's data."""
-    said = {"gone": "removed or cut", "renamed": "renamed", "moved-blocks": "moved to other sectors"}
+    said = {"gone": "removed or cut", "moved-blocks": "moved to other sectors"}
     return Reaction(remedied=f"{event.path} was {said.get(event.what, event.what)}")
 
 

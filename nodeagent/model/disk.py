@@ -1,4 +1,4 @@
-"""A disk target bound to this node: its stack, what its file system keeps where, what is at stake."""
+"""A disk target bound to this node: its stack, its file system's space, what is at stake."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class Plan(BaseModel):
 
     @property
     def digest(self) -> str:
-        """SHA-256 over all that the plan would do; a change below that changes no step is no change."""
+        """SHA-256 over all that the plan would do, not over what it was computed from."""
         data = self.model_dump(mode="json", exclude={"binding", "rejected", "why", "notes"})
         text = json.dumps(data, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
