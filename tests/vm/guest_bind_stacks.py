@@ -141,20 +141,29 @@ def lvm_volume() -> str:
             sh("vgremove", "-qqff", "bindvg", ok=False)
 
 
+def open_crypt(device: str, key: Path) -> None:
+    """Plain dm-crypt, 4096 sectors in, with the first cipher that the kernel has."""
+    for cipher in ("aes-xts-plain64", "aes-cbc-plain64"):
+        size = "512" if "xts" in cipher else "256"
+        argv = ["--type", "plain", "--cipher", cipher, "--key-size", size, "--key-file", str(key)]
+        sh("cryptsetup", "open", *argv, "--offset", "4096", device, "bind-crypt", ok=False)
+        if Path("/dev/mapper/bind-crypt").exists():
+            return
+    raise Skip("kernel without AES in XTS or CBC mode")
+
+
 @check
 def crypt_offsets() -> str:
     need_dm()
     with loop(64) as device:
         key = Path(WORK / "key")
         key.write_bytes(os.urandom(64))
-        sh("cryptsetup", "open", "--type", "plain", "--cipher", "aes-xts-plain64",
-           "--key-size", "512", "--key-file", str(key), "--offset", "4096", device,
-           "bind-crypt")  # fmt: skip
+        open_crypt(device, key)
         try:
             found = resolve_device(NODE, "/dev/mapper/bind-crypt", parse_ranges("1000+2"))
             below = found.layers[1]
             assert below.layer.name == device and below.ranges == parse_ranges("5096+2")
-            assert key.read_bytes().hex() not in found.model_dump_json()
+            assert key.read_bytes()[:32].hex() not in found.model_dump_json()
             before = [direct(device, s, 1) for s in range(5090, 5104)]
             fd = os.open("/dev/mapper/bind-crypt", os.O_WRONLY)
             os.pwrite(fd, os.urandom(1024), 1000 * 512)
