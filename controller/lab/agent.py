@@ -82,4 +82,4 @@ def _wait_ready(node: Node, child: Detached, what: str, ready: str, timeout: flo
             raise NodeFailed(f"in {node.name}, `{what}` {end.how}", log[-3000:])
         if time.monotonic() > deadline:
             raise NodeFailed(f"in {node.name}, `{what}` is not ready in time", log[-3000:])
-        time.sleep(0.1)
+        time.sleep(0.3)

@@ -36,6 +36,7 @@ class Hello:
     boot_id: str
     kernel: str
     loop_ns: int
+    problem: str = ""  # what the guest could not set up
 
 
 class Pending:
@@ -88,7 +89,8 @@ class Channel:
             again = min(deadline, time.monotonic() + (1.0 if not_boot else 30.0))
             hello = self._hello(nonce, again)
             if hello is not None and hello["boot_id"] != not_boot:
-                return Hello(hello["boot_id"], hello["kernel"], hello["loop_ns"])
+                fields = ("boot_id", "kernel", "loop_ns", "problem")
+                return Hello(*(hello[name] for name in fields))
             if hello is not None:
                 time.sleep(0.2)
             if time.monotonic() >= deadline:

@@ -152,7 +152,7 @@ def attached(name: str) -> Iterator[Node]:
         raise Refused(f"lab node {name} does not run", entry.state, f"faultctl lab down {name}")
     with _spare_port(entry) as port:
         node = Node(config_of(entry), entry, Accel(**entry.read("node.json")["accel"]), port)
-        node.attach(60.0 * node.pace.host)
+        node.attach(60.0 * node.pace.busy())
         try:
             yield node
         finally:

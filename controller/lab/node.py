@@ -112,6 +112,8 @@ class Node:
         except (NodeFailed, TimeoutError) as exc:
             raise self._failed(f"no sign of life within {timeout:.0f} s", str(exc)) from exc
         self.pace.measured(self._session.hello.loop_ns)
+        if self._session.hello.problem:
+            raise self._failed(self._session.hello.problem)
 
     def port(self, guest_port: int = AGENT_PORT) -> int:
         """The loopback port on this host that leads to a forwarded guest port."""
@@ -203,12 +205,12 @@ class Node:
         argv = [sys.executable, "-E", "-s", "-S", str(Path(__file__).with_name("supervise.py"))]
         proc.detach([*argv, str(self.home)], self.home / "supervisor.log")
         slow = 5.0 if self.config.clock == "icount" else 1.0
-        self.attach(self.pace.host * slow * BOOT_TIMEOUT[self.accel.name])
+        self.attach(self.pace.busy() * slow * BOOT_TIMEOUT[self.accel.name])
 
     def reset(self) -> None:
         """Press the reset button: the guest boots again on the same disks, uncleanly."""
         before = self.boot_id
-        timeout = self.pace.host * BOOT_TIMEOUT[self.accel.name]
+        timeout = self.pace.busy() * BOOT_TIMEOUT[self.accel.name]
         self.console.restart()
         qmp.command(self.home / "qmp.sock", "system_reset")
         deadline = time.monotonic() + timeout

@@ -35,8 +35,9 @@ PORTS = "/dev/virtio-ports"
 class Port:
     """One virtio-serial port: buffers, and the session that the host opened on it."""
 
-    def __init__(self, path: str) -> None:
-        self.fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        os.set_blocking(fd, False)
         self.inbuf = bytearray()
         self.outbuf = bytearray()
         self.nonce: str | None = None
@@ -83,7 +84,8 @@ def calibrate() -> int:
 class Service:
     """One poll loop over all ports, pipes and children; nothing in it blocks."""
 
-    def __init__(self, ports: list[Port]) -> None:
+    def __init__(self, ports: list[Port], problem: str) -> None:
+        self.problem = problem
         self.ports = ports
         self.jobs: list[Job] = []
         self.ended: dict[int, dict[str, Any]] = {}  # detached commands, by pid
@@ -203,6 +205,7 @@ class Service:
                 "boot_id": _read("/proc/sys/kernel/random/boot_id"),
                 "kernel": os.uname().release,
                 "loop_ns": self.loop_ns,
+                "problem": self.problem,
             }
         )
 
@@ -269,8 +272,8 @@ def main() -> None:
         file.write("-1000")
     setup.name_devices()
     names = sorted(name for name in os.listdir(PORTS) if name.startswith("faultctl."))
-    setup.wait_for_network()
-    Service([Port(f"{PORTS}/{name}") for name in names]).run()
+    problem = setup.wait_for_network()
+    Service([Port(os.open(f"{PORTS}/{name}", os.O_RDWR)) for name in names], problem).run()
 
 
 if __name__ == "__main__":

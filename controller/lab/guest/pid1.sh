@@ -26,7 +26,7 @@ network() {
     [ -n "$ip" ] && echo "addr add $ip dev eth0" && echo "link set eth0 up"
     [ -n "$gw" ] && echo "route add default via $gw dev eth0"
     [ -n "$ip1" ] && echo "addr add $ip1 dev eth1" && echo "link set eth1 up"
-  } | ip -force -batch -
+  } | /sbin/ip -force -batch - # by its path, else the shell takes busybox's own
   echo $? >/run/lab-network # the guest service waits for this
 }
 network &

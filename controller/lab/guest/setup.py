@@ -38,9 +38,11 @@ def name_devices() -> None:
         _link(f"/proc/self/fd/{number}", f"/dev/{name}")
 
 
-def wait_for_network() -> None:
+def wait_for_network() -> str:
+    """What is wrong with the network, or nothing."""
     deadline = time.monotonic() + NETWORK_WAIT
     while not _label("/run/lab-network") and time.monotonic() < deadline:
         time.sleep(0.01)
-    if _label("/run/lab-network") != "0":
-        print("lab-init: the network could not be set up", flush=True)
+    if _label("/run/lab-network") == "0":
+        return ""
+    return "its network could not be set up (see the console)"
