@@ -6,9 +6,9 @@ memory files, so that it needs no disk of its own.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -27,6 +27,7 @@ from nodeagent.model.errors import BackendError, ForeignState, Refused
 
 WORK = Path("/tmp/dmctl")
 SIZE = 131072  # sectors: 64 MiB
+LOOPS: list[str] = []
 CHECKS: list[Callable[[], object]] = []
 Check = Callable[[], object]
 
@@ -48,6 +49,7 @@ def loop(name: str, block: int = 512) -> DevNum:
     with path.open("wb") as file:
         file.truncate(SIZE * 512)
     node = sh("losetup", "--find", "--show", "--sector-size", str(block), str(path)).strip()
+    LOOPS.append(node)
     found = os.stat(node).st_rdev
     return DevNum(os.major(found), os.minor(found))
 
@@ -559,10 +561,13 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    assert errno.ENXIO == 6
     subprocess.run(["modprobe", "-a", "loop", "dm_mod"], check=False, capture_output=True)
     WORK.mkdir(exist_ok=True)
     A, B = loop("a"), loop("b")
     BASE = table((0, SIZE, dm.linear(A, 0)))
     DM = DmControl()
-    sys.exit(main())
+    code = main()
+    for node in LOOPS:
+        sh("losetup", "--detach", node)
+    shutil.rmtree(WORK)
+    sys.exit(code)
