@@ -7,8 +7,9 @@ from collections import deque
 from pathlib import Path
 
 PANIC = re.compile(r"Kernel panic - not syncing: (.*)")
+# A lockup is what a starved emulator looks like from inside, not a death.
 OOPS = re.compile(
-    r"(BUG: (?!.*(?:soft|hard) lockup).*|Oops: .*|general protection fault.*"
+    r"(BUG: (?!.*lockup).*|Oops: .*|general protection fault.*"
     r"|Unable to handle kernel .*|kernel BUG at .*|invalid opcode: .*)"
 )
 _STAMP = re.compile(r"^\[ *\d+\.\d+\](?:\[ *[TC]\d+\])? ?")
