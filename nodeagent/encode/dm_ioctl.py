@@ -1,7 +1,6 @@
 """Wire form of the device-mapper ioctls: struct dm_ioctl and what follows it.
 
-Source: include/uapi/linux/dm-ioctl.h and drivers/md/dm-ioctl.c, Linux 6.12.
-Everything is native endian, as the kernel and this process share one machine.
+Source: include/uapi/linux/dm-ioctl.h and drivers/md/dm-ioctl.c, Linux 6.12; native endian.
 """
 
 from __future__ import annotations
