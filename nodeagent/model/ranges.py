@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -67,7 +67,11 @@ def _build(pairs: Iterable[tuple[int, int]]) -> Ranges:
 
 def normalise(ranges: Iterable[Range]) -> Ranges:
     """Sorted, with touching and overlapping ranges merged."""
-    return _build(_pairs(ranges))
+    given = tuple(ranges)
+    # Validating each range again is what costs with 100,000 of them.
+    if all(a.start + a.length < b.start for a, b in pairwise(given)):
+        return given
+    return _build(_pairs(given))
 
 
 def total(ranges: Iterable[Range]) -> int:
@@ -141,9 +145,12 @@ def align_out(ranges: Iterable[Range], unit: int) -> Ranges:
     """The smallest multiples of `unit` sectors that hold the ranges."""
     if unit < 1:
         raise ValueError(f"{unit} is not a positive number of sectors")
+    given = normalise(ranges)
+    if not any(r.start % unit or r.length % unit for r in given):
+        return given
     grown = (
         Range(start=s // unit * unit, length=-(-e // unit) * unit - s // unit * unit)
-        for s, e in _pairs(ranges)
+        for s, e in _pairs(given)
     )
     return normalise(grown)
 

@@ -24,7 +24,7 @@ from guest_bind_kit import (
 )
 
 from nodeagent.bind.node import Node
-from nodeagent.bind.resolve import resolve_file, resolve_volume
+from nodeagent.bind.resolve import resolve_device, resolve_file, resolve_volume
 from nodeagent.bind.usage import guards
 from nodeagent.model.binding import differences
 from nodeagent.model.errors import InvalidSpec
@@ -161,15 +161,15 @@ def btrfs_is_refused_but_its_devices_are_known() -> str:
     sh("modprobe", "-q", "btrfs", ok=False)
     if "btrfs" not in Path("/proc/filesystems").read_text():
         raise Skip("kernel without btrfs")
-    with loop(128) as one, loop(128) as two:
-        with mounted(one, "mkfs.btrfs", "-qf", "-d", "raid1", "-m", "raid1", two) as mnt:
-            (mnt / "f").write_bytes(os.urandom(50_000))
-            refused("btrfs: its addresses", lambda: resolve_file(NODE, str(mnt / "f")))
-            refused("btrfs: its addresses", lambda: resolve_volume(NODE, str(mnt)))
-            for device in (one, two):
-                found = kinds(guards(NODE, resolve_device(NODE, device), [str(mnt)]))
-                assert ("mounted", str(mnt)) in found, f"{device} is not seen as mounted"
-                assert found["protected-path", str(mnt)].hit is True
+    mkfs = ("mkfs.btrfs", "-qf", "-d", "raid1", "-m", "raid1")
+    with loop(128) as one, loop(128) as two, mounted(one, *mkfs, two) as mnt:
+        (mnt / "f").write_bytes(os.urandom(50_000))
+        refused("btrfs: its addresses", lambda: resolve_file(NODE, str(mnt / "f")))
+        refused("btrfs: its addresses", lambda: resolve_volume(NODE, str(mnt)))
+        for device in (one, two):
+            found = kinds(guards(NODE, resolve_device(NODE, device), [str(mnt)]))
+            assert ("mounted", str(mnt)) in found, f"{device} is not seen as mounted"
+            assert found["protected-path", str(mnt)].hit is True
     return ""
 
 
