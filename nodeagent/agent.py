@@ -53,7 +53,7 @@ class Agent:
         runtime = Runtime(state_dir, self.node_id, on_event=self._on_event)
         self.backends: Registry = load_backends(runtime)
         protected = (str(state_dir), *PROTECTED, *config.protect)
-        bind = Binder(BindNode(dm_table=read_table), protected).bind
+        bind = Binder(BindNode(dm_table=self._base_table), protected).bind
         self.executor = Executor(
             Node(self.journal, self._lock, self.backends, bind, self.facts, self.epoch)
         )
@@ -73,6 +73,13 @@ class Agent:
         node_id = node_id or uuid.uuid4().hex
         self.journal.set_meta("node_id", node_id)
         return node_id
+
+    def _base_table(self, major: int, minor: int) -> tuple[str, ...]:
+        """A device's table as it is without our own faults: what a plan builds on."""
+        for row in self.journal.active_steps([f"block:{major}:{minor}"]):
+            base: list[str] = row.prior["base"]
+            return tuple(base)
+        return read_table(major, minor)
 
     def facts(self) -> Facts:
         """The facts as read at the start."""

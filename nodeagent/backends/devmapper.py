@@ -12,6 +12,7 @@ from itertools import product
 from typing import Any
 
 from nodeagent.backends import Outcome, Peer, Prior, Residue, Runtime
+from nodeagent.backends.dm_nodes import logical_block_sectors
 from nodeagent.backends.dm_swap import Point, recover, swap
 from nodeagent.backends.dmctl import ByName, DmControl
 from nodeagent.crashpoint import crashpoint
@@ -147,7 +148,7 @@ class DmOverlayBackend:
                 raise Refused(f"{step.name} has no live device-mapper table")
             base = parse_table(prior["base"])
             lists = _KeptLists(control, dev, peers)
-            new = _composed(control, base, peers, step)
+            new = _composed(control, base, peers, step, logical_block_sectors(dev))
             swap(control, dev, new, live, uuid=prior["uuid"], hook=_crash_hook)
             lists.restore()
             _set_list(control, dev, step)
@@ -222,12 +223,16 @@ def _forms(peer: Peer) -> list[DmOverlay | None]:
 
 
 def _composed(
-    control: DmControl, base: Table, peers: Sequence[Peer], step: DmOverlay | None = None
+    control: DmControl,
+    base: Table,
+    peers: Sequence[Peer],
+    step: DmOverlay | None = None,
+    block_sectors: int = 1,
 ) -> Table:
     steps = [peer.step for peer in peers if isinstance(peer.step, DmOverlay)]
     if step is not None:
         steps.append(step)
-    return compose(base, steps, lambda name: _resolve(control, name))
+    return compose(base, steps, lambda name: _resolve(control, name), block_sectors)
 
 
 def _tables(

@@ -49,8 +49,12 @@ def flakey_features(segment: FlakeySegment) -> targets.FlakeyFeatures:
     )
 
 
-def compose(base: Table, steps: Iterable[DmOverlay], resolve: Resolve) -> Table:
+def compose(
+    base: Table, steps: Iterable[DmOverlay], resolve: Resolve, block_sectors: int = 1
+) -> Table:
     """The base table with the overlays of all these steps; their order does not matter.
+
+    block_sectors: the device's logical block; a cut elsewhere would fail in the swap.
 
     Raises KeyError for a missing private device, Conflict, UnsplittableTarget.
     """
@@ -60,4 +64,4 @@ def compose(base: Table, steps: Iterable[DmOverlay], resolve: Resolve) -> Table:
         for effect in [effect_of(step.segment, resolve)]
         for item in step.ranges
     ]
-    return overlay(base, overlays)
+    return overlay(base, overlays, block_sectors)

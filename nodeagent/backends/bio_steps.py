@@ -1,36 +1,42 @@
-"""The step that watches sectors: hits, records and the kernel's own lines about them.
+"""Steps on bios by BPF: watches, and sectors that fail; their hits, records, log lines.
 
-One tracer serves the agent; it is loaded with the first watch, and a thread waits on its
-ring buffer, so that nothing wakes up while nothing is hit.
+One program of each serves the agent; it is loaded with the first step, and a thread waits
+on its ring buffer, so that nothing wakes up while nothing is hit.
 """
 
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from select import epoll
-from typing import Any
+from typing import Any, Protocol
 
 from nodeagent.backends import Outcome, Peer, Prior, Runtime
+from nodeagent.backends.bio_fail import BioFailer, FailSpec
 from nodeagent.backends.bio_trace import BioTracer, kernel_release
 from nodeagent.encode.bpf_maps import BioEvent, Counts, Emit, SlotStats
 from nodeagent.kmsg import MAX_LINES, KernelLog, about_device
 from nodeagent.model.evidence import IoRecord, NodeEvent
 from nodeagent.model.steps import Status, StepBase
-from nodeagent.model.steps.block import BioWatch
+from nodeagent.model.steps.block import BioFail, BioWatch
 
 MAX_RECORDS = 64
 FIRST_RECORDS = 16
 
 OnEvent = Callable[[str, NodeEvent], None]
+BioStep = BioWatch | BioFail
 
 
 def backends(runtime: Runtime) -> dict[type[StepBase], Any]:
     """The backends of this module."""
-    return {BioWatch: BioWatchBackend(runtime.on_event)}
+    return {
+        BioWatch: BioWatchBackend(runtime.on_event),
+        BioFail: BioFailBackend(runtime.on_event),
+    }
 
 
 @dataclass
@@ -97,76 +103,96 @@ class EventLoop:
                 self._handle(event)
 
 
-class BioWatchBackend:
-    """Watches of all faults on one tracer."""
+class Source(Protocol):
+    """What BioTracer and BioFailer have in common."""
 
-    def __init__(self, on_event: OnEvent | None) -> None:
-        self._tell = on_event
+    def stats(self, slot: int) -> SlotStats: ...
+    def fileno(self) -> int: ...
+    def events(self) -> list[BioEvent]: ...
+
+
+class BioBackend(ABC):
+    """Steps that hold one slot each of a block-layer program, and what came of them.
+
+    The program is loaded with the first step; a subclass says how a slot is taken and
+    given back.
+    """
+
+    def __init__(self, tell: OnEvent | None) -> None:
+        self._tell = tell
         self._lock = threading.Lock()
-        self._tracer: BioTracer | None = None
+        self._source: Source | None = None
         self._loop: EventLoop | None = None
         self._log: KernelLog | None = None
-        self._watches: dict[str, int] = {}
-        self._steps: dict[int, tuple[str, BioWatch]] = {}
+        self._slots: dict[str, int] = {}
+        self._steps: dict[int, tuple[str, BioStep]] = {}
         self._seen: dict[int, Seen] = {}
 
-    def observe(self, fault_id: str, step: BioWatch, peers: Sequence[Peer]) -> Prior:
-        """Load the tracer, so that a refusal comes before anything is changed."""
+    @abstractmethod
+    def _load(self) -> Source:
+        """Load the program."""
+
+    @abstractmethod
+    def _take(self, source: Any, step: Any) -> int:
+        """A slot for a step; it works when this returns."""
+
+    @abstractmethod
+    def _give_back(self, source: Any, slot: int) -> None:
+        """End what a slot does."""
+
+    def observe(self, fault_id: str, step: Any, peers: Sequence[Peer]) -> Prior:
+        """Load the program, so that a refusal comes before anything is changed."""
         self._ready()
         return {}
 
-    def _ready(self) -> BioTracer:
+    def _ready(self) -> Source:
         with self._lock:
-            if self._tracer is None:
-                self._tracer = BioTracer()
-                self._loop = EventLoop("bio-trace", self._tracer, self._on_event)
+            if self._source is None:
+                self._source = self._load()
+                self._loop = EventLoop(type(self).__name__, self._source, self._on_bio)
                 self._log = KernelLog()
-            return self._tracer
+            return self._source
 
-    def status(self, step: BioWatch, prior: Prior, peers: Sequence[Peer]) -> Status:
-        """OURS while the watch is there."""
+    def status(self, step: Any, prior: Prior, peers: Sequence[Peer]) -> Status:
+        """OURS while a slot is held for it."""
         with self._lock:
             held = any(known == step for _, known in self._steps.values())
         return Status.OURS if held else Status.PRIOR
 
-    def apply(self, fault_id: str, step: BioWatch, prior: Prior, peers: Sequence[Peer]) -> Outcome:
-        """Add the watch."""
-        tracer = self._ready()
+    def apply(self, fault_id: str, step: Any, prior: Prior, peers: Sequence[Peer]) -> Outcome:
+        """Take a slot. For one that is held, the kernel has changed by itself: keep up with it."""
+        source = self._ready()
         with self._lock:
-            if fault_id in self._watches:
-                return {}
-            watch = tracer.add_watch(
-                step.major, step.minor, step.ranges, Emit.FAILED | Emit.WRITE_OK
-            )
-            self._watches[fault_id] = watch
-            self._steps[watch] = (fault_id, step)
-            self._seen[watch] = Seen()
-        return {"watch": watch}
+            slot = self._slots.get(fault_id)
+            if slot is None:
+                slot = self._slots[fault_id] = self._take(source, step)
+                self._seen[slot] = Seen()
+            self._steps[slot] = (fault_id, step)
+        return {"slot": slot}
 
-    def undo(self, fault_id: str, step: BioWatch, prior: Prior, peers: Sequence[Peer]) -> None:
-        """Remove the watch."""
+    def undo(self, fault_id: str, step: Any, prior: Prior, peers: Sequence[Peer]) -> None:
+        """Give the slot back."""
         with self._lock:
-            watch = self._watches.pop(fault_id, None)
-            if watch is None or self._tracer is None:
+            slot = self._slots.pop(fault_id, None)
+            if slot is None or self._source is None:
                 return
-            self._tracer.remove_watch(watch)
-            self._steps.pop(watch, None)
-            self._seen.pop(watch, None)
+            self._give_back(self._source, slot)
+            self._steps.pop(slot, None)
+            self._seen.pop(slot, None)
 
-    def measure(self, fault_id: str, step: BioWatch, prior: Prior) -> dict[str, Any]:
+    def measure(self, fault_id: str, step: Any, prior: Prior) -> dict[str, Any]:
         """Counters, records, and kernel log lines about the device."""
         with self._lock:
-            watch = self._watches.get(fault_id)
-            if watch is None or self._tracer is None:
+            slot = self._slots.get(fault_id)
+            if slot is None or self._source is None:
                 return {}
-            stats = self._tracer.stats(watch)
+            stats = self._source.stats(slot)
             self._read_log()
-            seen = self._seen[watch]
+            seen = self._seen[slot]
             return {
                 "counters": counters(stats),
                 **times(stats),
                 "lost": stats.lost_events,
-                "recursion_misses": self._tracer.recursion_misses(),
                 "records": seen.records(),
                 "kernel_log": list(seen.log),
             }
@@ -175,12 +201,12 @@ class BioWatchBackend:
         if self._log is None:
             return
         for line in self._log.read_new():
-            for watch, (_, step) in self._steps.items():
-                log = self._seen[watch].log
+            for slot, (_, step) in self._steps.items():
+                log = self._seen[slot].log
                 if len(log) < MAX_LINES and about_device(line, kernel_names(step)):
                     log.append(line)
 
-    def _on_event(self, event: BioEvent) -> None:
+    def _on_bio(self, event: BioEvent) -> None:
         record = event.record(kernel_release())
         with self._lock:
             known = self._steps.get(event.slot)
@@ -191,7 +217,43 @@ class BioWatchBackend:
             self._tell(known[0], record)
 
 
-def kernel_names(step: BioWatch) -> list[str]:
+class BioWatchBackend(BioBackend):
+    """Watches: every failed bio and every write that went well becomes a record."""
+
+    def _load(self) -> BioTracer:
+        return BioTracer()
+
+    def _take(self, source: BioTracer, step: BioWatch) -> int:
+        emit = Emit.FAILED | Emit.WRITE_OK
+        return source.add_watch(step.major, step.minor, step.ranges, emit)
+
+    def _give_back(self, source: BioTracer, slot: int) -> None:
+        source.remove_watch(slot)
+
+
+class BioFailBackend(BioBackend):
+    """Sectors that fail by BPF; the program counts and reports its own hits."""
+
+    def _load(self) -> BioFailer:
+        return BioFailer()
+
+    def _take(self, source: BioFailer, step: BioFail) -> int:
+        return source.arm(
+            FailSpec(
+                major=step.major,
+                minor=step.minor,
+                ranges=step.ranges,
+                reads=step.reads,
+                writes=step.writes,
+                heal=step.heal,
+            )
+        )
+
+    def _give_back(self, source: BioFailer, slot: int) -> None:
+        source.disarm(slot)
+
+
+def kernel_names(step: BioStep) -> list[str]:
     """How the kernel log calls the device."""
     link = Path(f"/sys/dev/block/{step.major}:{step.minor}")
     names = [link.resolve().name] if link.exists() else []
