@@ -81,7 +81,7 @@ class BpfObject:
         size = ctypes.c_size_t()
         found = lib().bpf_object__find_map_by_name(self._handle(), section.encode())
         address = lib().bpf_map__initial_value(found, ctypes.byref(size)) if found else None
-        if not address or size.value < len(data):
+        if not address or size.value != len(data):
             raise ValueError(f"{self.name}{section} has {size.value} bytes, not {len(data)}")
         ctypes.memmove(address, data, len(data))
 

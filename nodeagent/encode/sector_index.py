@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from nodeagent.model.errors import InvalidSpec
-from nodeagent.model.ranges import Range, Ranges, normalise
+from nodeagent.model.ranges import Range, Ranges
 
 ENTRY = 16
 """Bytes of one entry."""
@@ -50,10 +50,10 @@ class SectorIndex:
 
     def ranges(self) -> Ranges:
         """The sectors that it holds, as normal ranges."""
-        runs = [Range(start=s, length=e - s) for s, e in self.intervals]
+        runs = list(self.intervals)
         for number, bits in self.chunks:
             runs += _runs(number << CHUNK_SHIFT, bits)
-        return normalise(runs)
+        return tuple(Range(start=start, length=end - start) for start, end in _merged(runs))
 
     def hits(self, first: int, end: int) -> bool:
         """Whether the BPF program would match a bio of sectors [first, end)."""
@@ -88,13 +88,27 @@ def chunk_mask(number: int, first: int, end: int) -> int:
     return ((1 << high) - 1) & ~((1 << low) - 1) if high > low else 0
 
 
-def _runs(base: int, bits: int) -> list[Range]:
-    """The runs of set bits of one chunk, as ranges."""
+def _merged(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """(start, end) pairs, sorted, touching and overlapping ones merged.
+
+    As model.ranges.normalise, without an object for each of perhaps 100,000 ranges.
+    """
+    out: list[tuple[int, int]] = []
+    for start, end in sorted(runs):
+        if out and start <= out[-1][1]:
+            out[-1] = (out[-1][0], max(end, out[-1][1]))
+        else:
+            out.append((start, end))
+    return out
+
+
+def _runs(base: int, bits: int) -> list[tuple[int, int]]:
+    """The runs of set bits of one chunk, as (start, end) sectors."""
     runs = []
     while bits:
         start = (bits & -bits).bit_length() - 1
         length = (~(bits >> start) & (bits >> start) + 1).bit_length() - 1
-        runs.append(Range(start=base + start, length=length))
+        runs.append((base + start, base + start + length))
         bits &= ~(((1 << length) - 1) << start)
     return runs
 
@@ -118,11 +132,11 @@ def build_index(ranges: Iterable[Range], long_sectors: int = LONG_SECTORS) -> Se
     chunks: list[tuple[int, int]] = []
     intervals: list[tuple[int, int]] = []
     room = MAX_ENTRIES - 1
-    for one in normalise(ranges):
-        if one.length > long_sectors:
-            intervals.append((one.start, one.end))
-        elif len(chunks) + (one.length >> CHUNK_SHIFT) <= room:
-            _add_chunks(chunks, one.start, one.end)
+    for start, end in _merged((one.start, one.start + one.length) for one in ranges):
+        if end - start > long_sectors:
+            intervals.append((start, end))
+        elif len(chunks) + (end - start >> CHUNK_SHIFT) <= room:
+            _add_chunks(chunks, start, end)
         else:
             raise _too_many(long_sectors)
     if len(chunks) + len(intervals) > room:

@@ -16,7 +16,11 @@ from controller.lab.launcher import launch, unique
 
 HERE = Path(__file__).parent
 # Script -> the flavours whose kernels can run it.
-SCRIPTS = {"guest_bio_trace.py": ("debian-12", "debian-13", "full")}
+SCRIPTS = {
+    "guest_bio_trace.py": ("debian-12", "debian-13", "full"),
+    "guest_bio_fail.py": ("full",),
+    "guest_bio_fail_sets.py": ("full",),
+}
 _ran: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
 
 
