@@ -25,7 +25,6 @@ SKIPS: dict[str, dict[str, str]] = {
     "debian-13": {},
     "full": {
         "real_time_files_are_refused": "kernel without CONFIG_XFS_RT",
-        "btrfs_is_refused_but_its_devices_are_known": "kernel without btrfs",
     },
 }
 # cachestat(2) is new in Linux 6.5.
