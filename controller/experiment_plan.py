@@ -7,6 +7,7 @@ from datetime import timedelta
 from graphlib import CycleError, TopologicalSorter
 
 from controller.experiment import Experiment, FaultEntry, StageEntry
+from controller.experiment_truth import drawn_truth
 from controller.run_plan import GroupType, PlanChange, PlanItem, RunPlan, sorted_items
 from controller.schedule_core import Place
 from controller.schedule_model import Schedule
@@ -196,6 +197,7 @@ def plan_schedule(schedule: Schedule, experiment: Experiment) -> RunPlan:
                 start_ns=fault.start_ms * _MS,
                 end_ns=fault.end_ms * _MS,
                 group_type="concurrent",
+                truth=drawn_truth(fault.kind, entry),
             )
         )
     if missing:

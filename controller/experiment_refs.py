@@ -1,0 +1,70 @@
+"""Every name in an experiment that refers to another part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from controller.experiment import Experiment
+from controller.experiment_yaml import Document, Path
+
+Reference = tuple[Path, str, str, str]
+"""Where it stands, the name, the key of the experiment that must have it, what to call it."""
+
+
+def references(e: Experiment) -> Iterator[Reference]:
+    """All references, those that hold and those that do not."""
+    for name, target in e.targets.items():
+        yield ("targets", name, "node"), target.node, "nodes", "node"
+    for name, stage in e.stages.items():
+        for other in stage.after:
+            yield ("stages", name, "after"), other, "stages", "stage"
+    yield from _of_faults(e)
+    yield from _of_probes(e)
+    for name in (e.noise.targets or ()) if e.noise else ():
+        yield ("noise", "targets"), name, "targets", "target"
+    for name, group in e.groups.items():
+        for fault in group.faults:
+            yield ("groups", name, "faults"), fault, "faults", "fault"
+
+
+def _of_probes(e: Experiment) -> Iterator[Reference]:
+    for name, remedy in e.remedies.items():
+        yield ("remedies", name, "probe"), remedy.probe, "probes", "probe"
+    for name, guard in e.guards.items():
+        yield ("guards", name, "probe"), guard.probe, "probes", "probe"
+    for name in e.steady.probes if e.steady else ():
+        yield ("steady", "probes"), name, "probes", "probe"
+    for name, group in e.groups.items():
+        if group.overload is not None:
+            path: Path = ("groups", name, "overload", "probe")
+            yield path, group.overload.probe, "probes", "probe"
+
+
+def _of_faults(e: Experiment) -> Iterator[Reference]:
+    for name, fault in e.faults.items():
+        here: Path = ("faults", name)
+        for target in fault.targets:
+            yield (*here, "target"), target, "targets", "target"
+        if fault.stage is not None:
+            yield (*here, "stage"), fault.stage, "stages", "stage"
+        for remedy in fault.remedies:
+            yield (*here, "remedies"), remedy, "remedies", "remedy"
+        if fault.truth is not None and fault.truth.symptom_probe:
+            yield (*here, "truth", "symptom_probe"), fault.truth.symptom_probe, "probes", "probe"
+
+
+def check_references(document: Document, e: Experiment) -> None:
+    """Notes every name that leads nowhere, and every one that is claimed twice."""
+    for path, name, room, what in references(e):
+        if name not in getattr(e, room):
+            document.problem(path, f"there is no {what} {name!r}")
+    for name, fault in e.faults.items():
+        if len(set(fault.targets)) != len(fault.targets):
+            document.problem(("faults", name, "target"), "a target is there twice")
+    home: dict[str, str] = {}
+    for name, group in e.groups.items():
+        for member in group.faults:
+            if member in home:
+                text = f"{member!r} is in the group {home[member]!r} already"
+                document.problem(("groups", name, "faults"), text)
+            home[member] = name
