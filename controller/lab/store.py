@@ -118,6 +118,7 @@ def locked() -> Iterator[Path]:
 def create(name: str, description: dict[str, Any]) -> Entry:
     """A new node's folder; a dead namesake's is replaced, a living one's is a Refused."""
     with locked() as nodes:
+        sweep()
         entry = Entry(nodes / name)
         if entry.home.exists():
             if entry.supervisor is not None or _being_made(entry.home):
@@ -128,11 +129,26 @@ def create(name: str, description: dict[str, Any]) -> Entry:
     return entry
 
 
-def _being_made(home: Path) -> bool:
-    """A maker that lives and has not started its supervisor yet holds the name too."""
-    maker = Entry(home).read("node.json").get("maker", {})
+def sweep() -> None:
+    """Remove what is left of nodes whose owner and supervisor were both killed."""
+    for entry in entries():
+        owned = entry.read("node.json").get("ttl") is None
+        if owned and entry.supervisor is None and not _maker_lives(entry):
+            entry.remove()
+
+
+def _maker_lives(entry: Entry) -> bool:
+    maker = entry.read("node.json").get("maker", {})
     try:
-        alive = start_time(maker["pid"]) == maker["start"]
+        return bool(start_time(maker["pid"]) == maker["start"])
     except (KeyError, OSError, IndexError):
         return False
-    return alive and not (home / "end.json").exists() and not (home / "pids.json").exists()
+
+
+def _being_made(home: Path) -> bool:
+    """A maker that lives and has not started its supervisor yet holds the name too."""
+    return (
+        _maker_lives(Entry(home))
+        and not (home / "end.json").exists()
+        and not (home / "pids.json").exists()
+    )
