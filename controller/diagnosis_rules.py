@@ -22,8 +22,7 @@ _DENIALS = frozenset({"no", "not", "never", "isn", "wasn", "aren", "healthy", "i
 _REACH = 3
 """How many words before a name a denial still denies it."""
 _SMALL = frozenset(
-    ("a", "an", "and", "are", "at", "by", "for", "from", "in", "is", "it", "its")
-    + ("of", "on", "or", "that", "the", "to", "under", "with")
+    _WORD.findall("a an and are at by for from in is it its of on or that the to under with")
 )
 CATEGORIES = ("disk", "network", "process", "load", "kernel", "memory", "cpu", "time", "config")
 
