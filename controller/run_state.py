@@ -1,0 +1,191 @@
+"""What the run's core and its effects tell each other, as data; and what it knows of each fault."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from controller.run_plan import PlanItem
+from nodeagent.model.errors import FaultError
+
+
+class Life(StrEnum):
+    """Where a planned fault is, as far as this controller knows."""
+
+    WAITING = "waiting"
+    APPLYING = "applying"
+    """Its request is under way, or may have arrived without an answer."""
+    ARMED = "armed"
+    REVERTING = "reverting"
+    ENDED = "ended"
+    DROPPED = "dropped"
+
+    @property
+    def final(self) -> bool:
+        return self in (Life.ENDED, Life.DROPPED)
+
+
+# --- from the core to the effects ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """Plan a fault on its node ahead of its start, so that only Apply is left to do then."""
+
+    item: PlanItem
+
+
+@dataclass(frozen=True)
+class Apply:
+    """Inject a fault. `look_first`: an earlier try may have arrived; ask before doing."""
+
+    item: PlanItem
+    lease_ns: int
+    hard_end_ns: int
+    look_first: bool = False
+
+
+@dataclass(frozen=True)
+class Look:
+    """Ask the node what it knows of a fault."""
+
+    item: PlanItem
+
+
+@dataclass(frozen=True)
+class Revert:
+    """Take a fault back; with `remedy`, because an operator's act ended it."""
+
+    item: PlanItem
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Tend:
+    """Renew the lease of a node's faults and fetch the events since `after`."""
+
+    node: str
+    renew: tuple[str, ...]
+    ids: frozenset[str]
+    after: int
+
+
+Action = Prepare | Apply | Look | Revert | Tend
+
+
+def node_of(action: Action) -> str:
+    """The node that an action goes to."""
+    return action.node if isinstance(action, Tend) else action.item.node
+
+
+# --- from the effects to the core ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FaultView:
+    """A fault as its node has it."""
+
+    id: str
+    state: str
+    end_reason: str = ""
+    mechanism: str = ""
+    biting: bool = False
+    hits: int = 0
+    first_hit_ns: int | None = None
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class NodeEvent:
+    """An event of a node's journal."""
+
+    seq: int
+    fault: str
+    name: str
+    node_ns: int
+    wall: str
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Done:
+    """What came of an action. Exactly one of `views` and `error` says so; both may be empty
+    for a Prepare, and for a Look at a fault that the node does not know."""
+
+    action: Action
+    sent_ns: int
+    views: tuple[FaultView, ...] = ()
+    events: tuple[NodeEvent, ...] = ()
+    error: FaultError | None = None
+    clock: tuple[int, int] | None = None
+    """(offset of the node's CLOCK_BOOTTIME to the controller's, half the round trip)."""
+    node_ns: int = 0
+
+
+# --- what the core knows -----------------------------------------------------------------------
+
+
+@dataclass
+class ItemState:
+    """One planned fault; times from the origin."""
+
+    item: PlanItem
+    id: str
+    life: Life = Life.WAITING
+    end_ns: int = 0
+    """When its life ends by plan; fixed when it is applied."""
+    sent_ns: int | None = None
+    armed_ns: int | None = None
+    maybe_there: bool = False
+    biting: bool = False
+    tries: int = 0
+    why: str = ""
+    """Who or what took it back."""
+    remedy: str = ""
+    last_error: str = ""
+    passes: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class NodeState:
+    """One node; `since` is when it was lost."""
+
+    name: str
+    lost_since: int | None = None
+    after: int = 0
+    renewed_ns: int = 0
+    tending: bool = False
+    live: dict[str, ItemState] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a run behaves. Nanoseconds."""
+
+    run: str
+    lease_ns: int
+    late_ns: int
+    poll_ns: int = 2_000_000_000
+    prepare_ns: int = 5_000_000_000
+    settle_ns: int = 90_000_000_000
+    """After the end of a run: how long nodes that do not answer are waited for."""
+    hard_margin_ns: int = 10_000_000_000
+    """How much later than planned the node ends a fault by itself, whatever happens."""
+    skew_ns: int = 3_000_000_000
+    """An expiry on the node this much before the planned end is the planned end."""
+    max_faults: int | None = None
+    max_nodes: int | None = None
+
+    @property
+    def renew_ns(self) -> int:
+        """How often a lease is renewed."""
+        return max(self.lease_ns // 3, 1_000_000_000)
+
+
+BACKOFF_NS = (500_000_000, 1_000_000_000, 2_000_000_000, 5_000_000_000)
+
+
+def backoff(tries: int) -> int:
+    """Pause before the next try, growing to 5 s."""
+    return BACKOFF_NS[min(tries, len(BACKOFF_NS) - 1)]
