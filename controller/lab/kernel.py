@@ -119,6 +119,7 @@ def _unpack(out: Path, progress: proc.Progress) -> Path:
     progress(f"fetching {SOURCE_PACKAGE}")
     proc.run([*apt, "update"], timeout=900, progress=progress)
     proc.run([*apt, "download", SOURCE_PACKAGE], timeout=1800, progress=progress, cwd=work)
+    progress("unpacking it")
     package = next(work.glob("linux-source-*.deb"))
     proc.run(["dpkg-deb", "-x", str(package), str(work / "src")], timeout=600)
     archive = next((work / "src/usr/src").glob("linux-source-*.tar.xz"))
