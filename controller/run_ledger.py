@@ -1,0 +1,152 @@
+"""What a run knows of its faults and nodes, and how changes of it become records; pure."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from controller.records import (
+    FaultArmed,
+    FaultBiting,
+    FaultDropped,
+    FaultEnded,
+    Record,
+    RunEvent,
+)
+from controller.run_plan import PlanItem, RunPlan, fault_id
+from controller.run_state import ItemState, Life, NodeState, Settings, backoff
+
+Emit = Callable[[Record], None]
+
+
+class Ledger:
+    """States of all planned faults and their nodes, timers, and the one way to close a fault."""
+
+    def __init__(
+        self, plan: RunPlan, settings: Settings, emit: Emit, wall: Callable[[], str]
+    ) -> None:
+        self.plan = plan
+        self.settings = settings
+        self.states: dict[str, ItemState] = {}
+        for item in plan.items:
+            state = ItemState(item, fault_id(settings.run, item.slot), end_ns=item.end_ns)
+            self.states[state.id] = state
+        self.order = list(self.states.values())
+        self.nodes = {item.node: NodeState(item.node) for item in plan.items}
+        self.shift_ns = 0
+        self.paused_at: int | None = None
+        self.stopping = ""
+        self.started = False
+        self.took_over = False
+        self.now = 0
+        self.emit = emit
+        self.wall = wall
+        self._next_start = 0
+        self._next_prepare = 0
+        self._timers: list[tuple[int, int, str, str]] = []
+        self._serial = itertools.count()
+        self._open = len(self.order)
+
+    # --- what it says about itself ------------------------------------------------------
+
+    @property
+    def end_ns(self) -> int:
+        """The planned end of the run, pauses included."""
+        return self.plan.end_ns + self.shift_ns
+
+    @property
+    def finished(self) -> bool:
+        """Whether every fault ended or was dropped, and the time of the run is over."""
+        over = bool(self.stopping) or self.now >= self.end_ns
+        return self.started and over and self._open == 0
+
+    def id_of(self, item: PlanItem) -> str:
+        """The fault id of a planned item."""
+        return fault_id(self.settings.run, item.slot)
+
+    def live(self) -> Iterator[ItemState]:
+        """Faults and noise that are, or may be, on a node."""
+        for node in self.nodes.values():
+            yield from node.live.values()
+
+    # --- timers ------------------------------------------------------------------------------
+
+    def at(self, moment: int, what: str, key: str) -> None:
+        """Wake at a moment to do `what` with `key`."""
+        heapq.heappush(self._timers, (moment, next(self._serial), what, key))
+
+    def retry(self, state: ItemState) -> None:
+        """Try again later, ever more slowly."""
+        self.at(self.now + backoff(state.tries), "retry", state.id)
+        state.tries += 1
+
+    # --- words for the record ---------------------------------------------------------------------
+
+    def event(self, name: str, node: str | None = None, **data: Any) -> None:
+        """Something that happened to the run."""
+        self.emit(RunEvent(t_ns=self.now, wall=self.wall(), name=name, node=node, data=data))
+
+    def record(self, cls: type[Record], state: ItemState, **fields: Any) -> None:
+        """A record about a fault."""
+        item = state.item
+        self.emit(
+            cls.model_validate(
+                {
+                    "t_ns": self.now,
+                    "wall": self.wall(),
+                    "fault": state.id,
+                    "role": item.role,
+                    "node": item.node,
+                    **fields,
+                }
+            )
+        )
+
+    def armed(self, state: ItemState, mechanism: str, sent_ns: int, taken_over: bool) -> None:
+        """The node says that the fault is there."""
+        state.life, state.armed_ns, state.sent_ns = Life.ARMED, self.now, sent_ns
+        state.tries = 0
+        self.nodes[state.item.node].live[state.id] = state
+        start = state.item.start_ns + self.shift_ns
+        self.record(
+            FaultArmed,
+            state,
+            mechanism=mechanism,
+            start_ns=start,
+            sent_ns=sent_ns,
+            taken_over=taken_over,
+        )
+        self.at(state.end_ns, "end", state.id)
+
+    def biting(self, state: ItemState, hits: int, node_ns: int | None) -> None:
+        """First evidence."""
+        if not state.biting:
+            state.biting = True
+            self.record(FaultBiting, state, hits=hits, node_ns=node_ns)
+
+    def drop(self, state: ItemState, reason: str, detail: str) -> None:
+        """It was never injected. Once only."""
+        if not state.life.final:
+            self._close(state, Life.DROPPED)
+            self.record(FaultDropped, state, reason=reason, detail=detail)
+            if state.item.role == "noise":
+                self.event("noise-missing", state.item.node, slot=state.item.slot, why=reason)
+
+    def finish(self, state: ItemState, reason: str, **fields: Any) -> None:
+        """Nothing of it is left. Once only."""
+        if not state.life.final:
+            self._close(state, Life.ENDED)
+            self.record(FaultEnded, state, reason=reason, by=state.why or "node", **fields)
+
+    def _close(self, state: ItemState, life: Life) -> None:
+        state.life = life
+        self._open -= 1
+        self.nodes[state.item.node].live.pop(state.id, None)
+
+    def reopen(self, states: Iterable[tuple[ItemState, Life]]) -> None:
+        """Lives that an earlier controller of this run has recorded as over."""
+        for state, life in states:
+            if not state.life.final:
+                self._close(state, life)
