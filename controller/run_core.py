@@ -132,6 +132,15 @@ class Core(Ledger):
         hard = max(left, 1_000_000_000) + self.settings.hard_margin_ns
         return Apply(state.item, self.settings.lease_ns, hard, look_first)
 
+    def skip_to(self, moment: int) -> None:
+        """Starts up to this moment of the plan are somebody else's business already."""
+        while (
+            self._next_start < len(self.order)
+            and self.order[self._next_start].item.start_ns <= moment
+        ):
+            self._next_start += 1
+        self._next_prepare = max(self._next_prepare, self._next_start)
+
     # --- timers ------------------------------------------------------------------------------
 
     def _timer_end(self, key: str) -> list[Action]:

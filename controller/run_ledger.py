@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from controller.records import (
@@ -129,7 +129,7 @@ class Ledger:
     def drop(self, state: ItemState, reason: str, detail: str) -> None:
         """It was never injected. Once only."""
         if not state.life.final:
-            self._close(state, Life.DROPPED)
+            self.close(state, Life.DROPPED)
             self.record(FaultDropped, state, reason=reason, detail=detail)
             if state.item.role == "noise":
                 self.event("noise-missing", state.item.node, slot=state.item.slot, why=reason)
@@ -137,16 +137,11 @@ class Ledger:
     def finish(self, state: ItemState, reason: str, **fields: Any) -> None:
         """Nothing of it is left. Once only."""
         if not state.life.final:
-            self._close(state, Life.ENDED)
+            self.close(state, Life.ENDED)
             self.record(FaultEnded, state, reason=reason, by=state.why or "node", **fields)
 
-    def _close(self, state: ItemState, life: Life) -> None:
+    def close(self, state: ItemState, life: Life) -> None:
+        """It is over; without a record."""
         state.life = life
         self._open -= 1
         self.nodes[state.item.node].live.pop(state.id, None)
-
-    def reopen(self, states: Iterable[tuple[ItemState, Life]]) -> None:
-        """Lives that an earlier controller of this run has recorded as over."""
-        for state, life in states:
-            if not state.life.final:
-                self._close(state, life)

@@ -1,0 +1,166 @@
+"""Carries out a run's actions on its nodes, many nodes at once, one thing at a time on each.
+
+Every node has two lanes: what changes it, in order, and what looks after it. A node that
+hangs holds up its own lanes and one thread each, nobody else's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
+
+from controller.run_plan import PlanItem, fault_id
+from controller.run_ports import NodePort, lease_of, look
+from controller.run_state import (
+    Action,
+    Apply,
+    Done,
+    FaultView,
+    Look,
+    NodeEvent,
+    Prepare,
+    Revert,
+    Tend,
+    node_of,
+)
+from nodeagent.model.errors import FaultError, Refused, UnknownFault, Unreachable
+
+MAX_THREADS = 128
+CLOCK_EVERY = 15
+TELLING = frozenset({"ended", "remedied", "biting", "reverting"})
+"""Events of a node after which a fault is looked at."""
+
+Report = Callable[[Done], None]
+LaneName = Literal["act", "keep"]
+
+
+class Lanes:
+    """Work in order for each key, on threads that all keys share."""
+
+    def __init__(self, threads: int) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="lane")
+        self._queues: dict[tuple[str, LaneName], deque[Callable[[], None]]] = {}
+        self._mutex = threading.Lock()
+
+    def put(self, key: tuple[str, LaneName], work: Callable[[], None]) -> None:
+        """Append work to a lane."""
+        with self._mutex:
+            queue = self._queues.get(key)
+            if queue is not None:
+                queue.append(work)
+                return
+            self._queues[key] = deque([work])
+        self._pool.submit(self._drain, key)
+
+    def _drain(self, key: tuple[str, LaneName]) -> None:
+        while True:
+            with self._mutex:
+                queue = self._queues[key]
+                if not queue:
+                    del self._queues[key]
+                    return
+                work = queue.popleft()
+            work()
+
+    def close(self) -> None:
+        """Do not wait for what hangs."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class Effects:
+    """Performs actions and reports what came of each."""
+
+    def __init__(
+        self, run: str, ports: Mapping[str, NodePort], now: Callable[[], int], report: Report
+    ) -> None:
+        self._run = run
+        self._ports = ports
+        self._now = now
+        self._report = report
+        self._digests: dict[str, str] = {}
+        self._calls: dict[str, int] = {}
+        self.lanes = Lanes(min(MAX_THREADS, 2 * len(ports) + 4))
+
+    def perform(self, action: Action) -> None:
+        """Start an action; its result comes through `report`."""
+        lane: LaneName = "keep" if isinstance(action, (Prepare, Tend)) else "act"
+        self.lanes.put((node_of(action), lane), lambda: self._report(self.carry_out(action)))
+
+    def carry_out(self, action: Action) -> Done:
+        """Do it now, in this thread."""
+        sent = self._now()
+        try:
+            if isinstance(action, Tend):
+                return self._tend(action, sent)
+            if isinstance(action, Prepare):
+                self._plan(action.item)
+                return Done(action, sent)
+            view, sent = self._one(action, sent)
+            return Done(action, sent, () if view is None else (view,))
+        except FaultError as exc:
+            return Done(action, sent, error=exc)
+
+    def _one(self, action: Apply | Revert | Look, sent: int) -> tuple[FaultView | None, int]:
+        port = self._ports[action.item.node]
+        found = fault_id(self._run, action.item.slot)
+        if isinstance(action, Look):
+            return look(port, found), sent
+        if isinstance(action, Revert):
+            return port.revert(found, action.remedy), sent
+        return self._apply(port, action, found)
+
+    def _plan(self, item: PlanItem) -> str:
+        _, digest = self._ports[item.node].plan(item.request(self._run))
+        self._digests[item.slot] = digest
+        return digest
+
+    def _apply(self, port: NodePort, action: Apply, found: str) -> tuple[FaultView, int]:
+        item = action.item
+        if action.look_first:
+            known = look(port, found)
+            if known is not None:
+                return known, self._now()
+        digest = self._digests.pop(item.slot, None) or self._plan(item)
+        self._digests.pop(item.slot, None)
+        request, lease = item.request(self._run), lease_of(action.lease_ns, action.hard_end_ns)
+        sent = self._now()
+        return port.apply(request, lease, digest), sent
+
+    def _tend(self, action: Tend, sent: int) -> Done:
+        port = self._ports[action.node]
+        views: dict[str, FaultView] = {}
+        for found in action.renew:
+            view = self._renew(port, found)
+            if view is not None:
+                views[found] = view
+        events: list[NodeEvent] = port.events(action.after)
+        told = {e.fault for e in events if e.name in TELLING and e.fault in action.ids}
+        for found in sorted(told - {v.id for v in views.values() if v.state == "ended"}):
+            view = look(port, found)
+            if view is not None:
+                views[found] = view
+        clock, node_ns = None, 0
+        number = self._calls[action.node] = self._calls.get(action.node, -1) + 1
+        if number % CLOCK_EVERY == 0:
+            node_ns, offset, error = port.clock()
+            clock = (offset, error)
+        return Done(action, sent, tuple(views.values()), tuple(events), None, clock, node_ns)
+
+    @staticmethod
+    def _renew(port: NodePort, found: str) -> FaultView | None:
+        try:
+            return port.renew(found)
+        except Unreachable:
+            raise
+        except (Refused, UnknownFault):
+            # It has ended, or is ending: the node knows how.
+            return look(port, found)
+
+    def close(self) -> None:
+        """End the threads and the ports."""
+        self.lanes.close()
+        for port in self._ports.values():
+            port.close()
