@@ -35,6 +35,7 @@ VERBS = {
     "probe": "controller.cli.probe:probe",
     "agent": "controller.cli.agent:agent",
     "lab": "controller.cli.lab:lab",
+    "demo": "controller.cli.demo:demo",
 }
 
 

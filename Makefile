@@ -1,0 +1,63 @@
+# Everything works in a .venv of this checkout. `make demo` and `make test` set up what they
+# need by themselves, and name Debian packages before they install them.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+PYTEST := $(BIN)/pytest
+
+.PHONY: help venv setup demo test test-unit test-vm test-full bench bpf protos lint docs clean
+
+help:
+	@echo "make demo       the main job on a disposable node (sets everything up)"
+	@echo "make test       unit tests, and VM tests on the stock flavours (sets everything up)"
+	@echo "make test-full  VM tests on the kernel with all error-injection options"
+	@echo "make bench      benchmarks: ratios against the shell tools, in one run"
+	@echo "make lint       ruff, mypy, generated files are current"
+	@echo "make bpf        compile the BPF programs"
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) tools/setup.py venv $(VENV)
+	@touch $@
+
+venv: $(STAMP)
+
+setup: $(STAMP)
+	@$(BIN)/python tools/setup.py packages
+	@$(MAKE) --no-print-directory bpf
+
+bpf:
+	@$(MAKE) --no-print-directory -C bpf
+
+protos: $(STAMP)
+	@PYTHON=$(BIN)/python protos/generate.sh
+
+demo: setup
+	@$(BIN)/faultctl demo $(DEMO_ARGS)
+
+test: setup lint test-unit test-vm
+
+test-unit: $(STAMP)
+	$(PYTEST) -q tests/unit
+
+test-vm: setup
+	FAULTCTL_VM_FLAVOURS=debian-12,debian-13 $(PYTEST) -q tests/vm
+
+test-full: setup
+	FAULTCTL_VM_FLAVOURS=full $(PYTEST) -q tests/vm
+
+bench: setup
+	$(BIN)/python -m pytest -q -s tests/bench
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python tools/setup.py check-protos
+
+docs: $(STAMP)
+	$(BIN)/python -m controller.docs
+
+clean:
+	rm -rf $(VENV) nodeagent/bpf_objects .mypy_cache .ruff_cache .pytest_cache
