@@ -67,7 +67,7 @@ def start(state_dir: Path | None, log: Path, faultd_args: tuple[str, ...]) -> No
     if state_dir is not None:
         command += ["--state-dir", str(state_dir)]
     with log.open("ab") as sink:
-        child = subprocess.Popen(  # noqa: S603 - our own program
+        child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True
         )
     _wait_ready(path, child, log)
