@@ -48,6 +48,8 @@ class Agent:
         with self._lock.held():
             self.epoch = self.journal.next_epoch()
             self.node_id = self._node_id()
+        self.ward = Ward(state_dir, self.epoch, self._guardian_lost)
+        self.ward.begin()
         self._notes = tuple(load_modules()) if config.modprobe else ()
         self._facts = read_facts(self.node_id, self._notes)
         runtime = Runtime(state_dir, self.node_id, on_event=self._on_event)
@@ -60,7 +62,6 @@ class Agent:
         self.executor.before_revert = self.keep_evidence
         self._reactor = Reactor(self.executor, self.journal, self.evidence)
         self._leases = LeaseKeeper(self.executor, self.journal)
-        self.ward = Ward(state_dir, self.epoch, self._guardian_lost)
 
     def _node_id(self) -> str:
         known = self.journal.meta("node_id")

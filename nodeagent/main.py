@@ -2,63 +2,25 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import signal
 import socket
 import stat
 import sys
 import threading
-from concurrent import futures
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 import click
-import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 import nodeagent
 from nodeagent.agent import Agent, AgentConfig
+from nodeagent.listen import TlsFiles, parse_listen
 from nodeagent.model.errors import FaultError, InvalidSpec, Refused
-from nodeagent.server import Faultd
 from nodeagent.statedir import DEFAULT_STATE_DIR
-from protos import faultd_pb2_grpc as pb_grpc
 
 DEFAULT_SOCKET = "unix:///run/faultctl/faultd.sock"
-SERVICE = "faultctl.v1.Faultd"
-WORKERS = 16
 STOP_GRACE_S = 2.0
-
-
-@dataclass(frozen=True)
-class TlsFiles:
-    """PEM files for mutual TLS: our certificate and key, and the CA of our clients."""
-
-    cert: Path
-    key: Path
-    ca: Path
-
-
-def parse_listen(text: str) -> tuple[str, str]:
-    """`unix:///path` or `tcp://host:port` as (scheme, gRPC address). Raises InvalidSpec."""
-    scheme, separator, rest = text.partition("://")
-    if not separator or scheme not in ("unix", "tcp"):
-        raise InvalidSpec(f"--listen {text!r} is not an address", "unix:///PATH or tcp://HOST:PORT")
-    if scheme == "unix":
-        if not rest.startswith("/") or len(rest) > 100:
-            raise InvalidSpec(f"--listen {text!r}", "an absolute path of at most 100 characters")
-        return scheme, rest
-    host, separator, port = rest.rpartition(":")
-    bare = host.removeprefix("[").removesuffix("]")
-    try:
-        address = ipaddress.ip_address(bare)
-        valid = separator and port.isascii() and port.isdigit() and 0 < int(port) < 65536
-    except ValueError:
-        valid = False
-    if not valid:
-        raise InvalidSpec(f"--listen {text!r}", "tcp:// takes an IP address and a port")
-    return scheme, f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
 
 
 def socket_directory(path: Path) -> None:
@@ -81,60 +43,6 @@ def socket_directory(path: Path) -> None:
     )
 
 
-def credentials(tls: TlsFiles) -> grpc.ServerCredentials:
-    """Server credentials that demand a client certificate; files are read at every handshake."""
-
-    def read() -> grpc.ServerCertificateConfiguration:
-        return grpc.ssl_server_certificate_configuration(
-            [(tls.key.read_bytes(), tls.cert.read_bytes())], tls.ca.read_bytes()
-        )
-
-    return grpc.dynamic_ssl_server_credentials(read(), read, require_client_authentication=True)
-
-
-def build_server(
-    agent: Agent, listen: tuple[str, ...], tls: TlsFiles | None, reflection: bool
-) -> grpc.Server:
-    """A server with the agent's service and gRPC health on all addresses. Raises FaultError."""
-    addresses = [parse_listen(text) for text in listen]
-    server = grpc.server(
-        futures.ThreadPoolExecutor(WORKERS, thread_name_prefix="rpc"),
-        options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 32 << 20)],
-    )
-    pb_grpc.add_FaultdServicer_to_server(Faultd(agent), server)  # type: ignore[no-untyped-call]
-    status = health.HealthServicer()
-    status.set("", health_pb2.HealthCheckResponse.SERVING)
-    status.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
-    health_pb2_grpc.add_HealthServicer_to_server(status, server)
-    if reflection:
-        from grpc_reflection.v1alpha import reflection as grpc_reflection
-
-        grpc_reflection.enable_server_reflection((SERVICE, grpc_reflection.SERVICE_NAME), server)
-    for scheme, address in addresses:
-        _bind(server, scheme, address, tls)
-    return server
-
-
-def _bind(server: grpc.Server, scheme: str, address: str, tls: TlsFiles | None) -> None:
-    try:
-        if scheme == "unix":
-            before = os.umask(0o177)  # the socket is root's alone from its first moment
-            try:
-                server.add_insecure_port(f"unix:{address}")
-            finally:
-                os.umask(before)
-        elif tls is None:
-            raise InvalidSpec(
-                f"tcp://{address} needs mutual TLS",
-                "there is no listener without it, on loopback neither",
-                "give --tls-cert, --tls-key and --tls-ca",
-            )
-        else:
-            server.add_secure_port(address, credentials(tls))
-    except (RuntimeError, OSError) as exc:
-        raise Refused(f"{scheme}://{address} cannot be listened on", str(exc)) from exc
-
-
 def die_with_any_thread(args: threading.ExceptHookArgs) -> None:
     """A thread that dies of a bug takes the agent with it: the guardian then reverts everything."""
     threading.__excepthook__(args)
@@ -153,6 +61,9 @@ def serve(
         if scheme == "unix":
             socket_directory(Path(address))
     agent = Agent(config)
+    # The guardian gets ready in its own process while gRPC is imported here.
+    from nodeagent.transport import build_server
+
     stop = threading.Event()
 
     def on_signal(number: int, frame: FrameType | None) -> None:

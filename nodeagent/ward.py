@@ -28,18 +28,23 @@ class Ward:
         self._on_loss = on_loss
         self._child: subprocess.Popen[bytes] | None = None
         self._wake = -1
+        self._ready = -1
         self._stopping = False
         self._thread = threading.Thread(target=self._watch, name="ward", daemon=True)
 
-    def start(self) -> None:
-        """Start the guardian and wait until it is ready. Raises Refused."""
+    def begin(self) -> None:
+        """Start the guardian; it gets ready while the agent does."""
         self._spawn()
+
+    def start(self) -> None:
+        """Wait until the guardian is ready, and keep it alive from then on. Raises Refused."""
+        self._await_ready()
         self._thread.start()
 
     def _spawn(self) -> None:
         pidfd = os.pidfd_open(os.getpid())
         wake_read, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        ready_read, ready_write = os.pipe2(os.O_CLOEXEC)
+        self._ready, ready_write = os.pipe2(os.O_CLOEXEC)
         log = open(self._state_dir / "guardian.log", "ab", buffering=0)  # noqa: SIM115
         try:
             self._child = subprocess.Popen(
@@ -59,17 +64,20 @@ class Ward:
             for fd in (pidfd, wake_read, ready_write):
                 os.close(fd)
             log.close()
+
+    def _await_ready(self) -> None:
         try:
-            if not self._is_ready(ready_read):
-                self._child.kill()
-                self._child.wait()
-                raise Refused(
-                    "the guardian did not start",
-                    f"see {self._state_dir / 'guardian.log'}",
-                    "faults are not armed without it",
-                )
+            ready = self._is_ready(self._ready)
         finally:
-            os.close(ready_read)
+            os.close(self._ready)
+        if not ready and self._child is not None:
+            self._child.kill()
+            self._child.wait()
+            raise Refused(
+                "the guardian did not start",
+                f"see {self._state_dir / 'guardian.log'}",
+                "faults are not armed without it",
+            )
 
     @staticmethod
     def _is_ready(fd: int) -> bool:
@@ -108,6 +116,7 @@ class Ward:
             os.close(self._wake)
             try:
                 self._spawn()
+                self._await_ready()
                 self._on_loss(f"the guardian ended with status {code} and was started again")
             except (Refused, OSError) as exc:
                 self._child = None
