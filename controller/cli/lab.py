@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import shutil
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +16,9 @@ import click
 
 from controller.lab import store
 from controller.lab.config import AGENT_PORT, Disk, NodeConfig
+from controller.lab.errors import NodeFailed
 from controller.lab.flavours import FLAVOURS
+from controller.lab.guestio import Process
 from controller.lab.launcher import DEFAULT_TTL, attached, launch
 from nodeagent.model.errors import FaultError, InvalidSpec, Refused
 
@@ -198,14 +203,25 @@ def execute(timeout: float, push: bool, name: str, argv: tuple[str, ...]) -> Non
             node.push_code()
         process = node.popen(argv, timeout=timeout)
         deadline = node.deadline(timeout) + 10
-        if not sys.stdin.isatty():
-            process.write(sys.stdin.buffer.read(), eof=True, deadline=deadline)
+        feeder = threading.Thread(target=_feed, args=(process,), daemon=True)
+        feeder.start()  # beside it: our input may never end though the command does
         while process.read(deadline, _forward):
             pass
         result = process.result()
     if result.timed_out:
         raise Refused(f"the command {result.how}", "", "use a longer --timeout")
     sys.exit(result.code if result.code is not None else 128 + (result.signum or 0))
+
+
+def _feed(process: Process) -> None:
+    """Our standard input becomes the command's, unless it is a terminal."""
+    more = not sys.stdin.isatty()
+    with contextlib.suppress(NodeFailed):  # it has ended, or the node has: told elsewhere
+        while more:
+            data = os.read(sys.stdin.fileno(), 65536)
+            process.write(data, deadline=time.monotonic() + 60)
+            more = bool(data)
+        process.write(b"", eof=True, deadline=time.monotonic() + 60)
 
 
 def _forward(stream: str, data: bytes) -> None:

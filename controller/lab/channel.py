@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from controller.lab.errors import NodeFailed
+from controller.lab.errors import NoAnswer, NodeFailed
 
 CHUNK = 24 * 1024
 SLICE = 0.2  # seconds between two looks at the node's health while waiting
@@ -94,13 +94,13 @@ class Channel:
             if hello is not None:
                 time.sleep(0.2)
             if time.monotonic() >= deadline:
-                raise NodeFailed("the guest service did not answer in time")
+                raise NoAnswer("the guest service did not answer in time")
 
     def _hello(self, nonce: str, deadline: float) -> Frame | None:
         while True:
             try:
                 frame = self.wait(self._hellos, deadline)
-            except TimeoutError:
+            except NoAnswer:
                 return None
             if frame.get("nonce") == nonce:
                 return frame
@@ -150,7 +150,7 @@ class Channel:
             pending.feed(frame)
 
     def wait(self, frames: queue.SimpleQueue[Frame | None], deadline: float) -> Frame:
-        """Take a frame; NodeFailed when the node dies, TimeoutError at the deadline."""
+        """Take a frame; NodeFailed when the node dies, NoAnswer at the deadline."""
         while True:
             left = deadline - time.monotonic()
             try:
@@ -158,7 +158,7 @@ class Channel:
             except queue.Empty:
                 self._health()
                 if left <= 0:
-                    raise TimeoutError("no answer from the guest before the deadline") from None
+                    raise NoAnswer("no answer from the guest before the deadline") from None
                 continue
             if frame is None:
                 self._health()
@@ -199,7 +199,7 @@ class Channel:
                 if not ready:
                     self._health()
                     if time.monotonic() > deadline:
-                        raise NodeFailed("the guest service takes no more requests")
+                        raise NoAnswer("the guest service takes no more requests")
                     continue
                 try:
                     data = data[self._sock.send(data, socket.MSG_DONTWAIT) :]

@@ -11,6 +11,10 @@ class NodeFailed(Unreachable):
     code = "node-failed"
 
 
+class NoAnswer(NodeFailed):
+    """A deadline passed while the node seemed to be alive."""
+
+
 class CommandFailed(FaultError):
     """A command in the guest (or a build tool on the host) ended with a failure."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from controller.lab.channel import CHUNK, Channel, Pending, decode, encode
-from controller.lab.errors import CommandFailed, NodeFailed
+from controller.lab.errors import CommandFailed, NoAnswer, NodeFailed
 
 GRACE = 10.0  # seconds that the host waits longer than the guest, which ends the command
 OUTPUT_LIMIT = 256 << 20  # bytes kept of one command's output
@@ -104,12 +104,12 @@ class Process:
         return True
 
     def wait(self, deadline: float) -> Result:
-        """Its result; TimeoutError when it has not ended at `deadline` (monotonic)."""
+        """Its result; NoAnswer when it has not ended at `deadline` (monotonic)."""
         try:
             while self.read(deadline):
                 pass
-        except TimeoutError:
-            raise TimeoutError(f"`{shlex.join(self.argv)}` has no result in time") from None
+        except NoAnswer as exc:
+            raise NoAnswer(f"`{shlex.join(self.argv)}` has no result in time", exc.why) from None
         return self.result()
 
     def result(self) -> Result:

@@ -11,6 +11,7 @@ import json
 import lzma
 import os
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,8 +107,6 @@ def _build_unprivileged(flavour: Flavour, out: Path, progress: proc.Progress) ->
     proc.require("fakeroot", "newuidmap", "tar")
     tar = out / "tree.tar"
     _debootstrap(flavour, tar, "unshare", progress)
-    import sys
-
     script = (
         "import sys; from pathlib import Path; from controller.lab import image;"
         "image.pack_tar(sys.argv[1], Path(sys.argv[2]))"
@@ -118,9 +117,9 @@ def _build_unprivileged(flavour: Flavour, out: Path, progress: proc.Progress) ->
 
 
 def _import_path() -> dict[str, str]:
-    import controller
-
-    return {"PYTHONPATH": str(Path(next(iter(controller.__path__))).parent)}
+    """So that a child imports what we import, from where we do."""
+    here = str(Path(__file__).parents[2])
+    return {"PYTHONPATH": os.pathsep.join([here, *filter(None, sys.path)])}
 
 
 def pack_tar(name: str, out: Path) -> None:

@@ -17,6 +17,7 @@ import filelock
 from controller.lab import accel, bzimage, image, initrd, kernel, libs, network, proc, store
 from controller.lab.accel import Accel
 from controller.lab.config import PORTS, Disk, Machine, NodeConfig, qemu_argv
+from controller.lab.errors import NodeFailed
 from controller.lab.flavours import Flavour, flavour
 from controller.lab.node import Node
 from controller.lab.supervise import start_time
@@ -68,27 +69,31 @@ def launch(
     parts = prepare(flavour(config.flavour), progress)
     entry = store.create(config.name, _description(config, parts, ttl))
     try:
+        network.sweep()
         port = None if config.network is None else network.join(config.network, config.name)
         _write(config, entry, parts, port, ttl)
         node = Node(config, entry, parts.accel)
         progress(f"booting {config.name} ({config.flavour}, {parts.accel.name}: {parts.accel.why})")
         node.power_on()
-    except BaseException:
+    except BaseException as exc:
         entry.stop()
-        if not os.environ.get("FAULTCTL_LAB_KEEP"):
-            _keep_log(entry)
-            entry.remove()
+        _discard(entry, exc)
         if config.network is not None:
             network.leave(config.network, config.name)
         raise
     return node
 
 
-def _keep_log(entry: store.Entry) -> None:
-    """The console of a node that did not boot stays, for whoever looks into it."""
-    log = entry.home / "console.log"
-    if log.exists():
-        log.replace(entry.home.with_name(f".{entry.name}.console.log"))
+def _discard(entry: store.Entry, exc: BaseException) -> None:
+    """Remove a node that did not boot; its console stays, for whoever looks into it."""
+    if os.environ.get("FAULTCTL_LAB_KEEP"):
+        return
+    kept = entry.home.with_name(".last-failed-console.log")
+    if (entry.home / "console.log").exists():
+        (entry.home / "console.log").replace(kept)
+        if isinstance(exc, NodeFailed):
+            exc.hint = f"whole console: {kept}"
+    entry.remove()
 
 
 def _description(config: NodeConfig, parts: Parts, ttl: float | None) -> dict[str, Any]:

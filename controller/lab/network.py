@@ -72,8 +72,20 @@ def leave(network: str, node: str) -> None:
         members = _members(home, network)
         members.pop(node, None)
         _save(home, network, members)
-        if not members and Path(f"/run/netns/{netns_name(network)}").exists():
-            proc.run(["ip", "netns", "delete", netns_name(network)], timeout=_TIMEOUT)
+        if not members:
+            _unmake(network)
+
+
+def sweep() -> None:
+    """Take back networks whose nodes' owners were all killed."""
+    if os.geteuid() != 0:
+        return
+    with store.locked() as home:
+        for path in home.glob(".net-*.json"):
+            network = path.stem.removeprefix(".net-")
+            if not _members(home, network):
+                _save(home, network, {})
+                _unmake(network)
 
 
 def _file(home: Path, network: str) -> Path:
@@ -104,3 +116,8 @@ def _make(network: str) -> None:
     commands += f"addr add {HOST}/24 dev {BRIDGE}\n"
     argv = ["ip", "-n", name, "-batch", "-"]
     proc.run(argv, timeout=_TIMEOUT, stdin=commands.encode())
+
+
+def _unmake(network: str) -> None:
+    if Path(f"/run/netns/{netns_name(network)}").exists():
+        proc.run(["ip", "netns", "delete", netns_name(network)], timeout=_TIMEOUT)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +18,7 @@ from controller.lab.accel import Accel
 from controller.lab.channel import Channel, Hello
 from controller.lab.config import AGENT_PORT, NodeConfig
 from controller.lab.console import Console
-from controller.lab.errors import NodeFailed
+from controller.lab.errors import NoAnswer, NodeFailed
 from controller.lab.pace import Pace
 
 BOOT_TIMEOUT = {"kvm": 40.0, "tcg": 180.0}  # seconds, before the guest's speed is known
@@ -46,6 +48,7 @@ class Node:
         self.entry = entry
         self.pace = Pace()
         self._port = port
+        self._supervisor: subprocess.Popen[bytes] | None = None  # when we have started it
         self._session = self._new_session()
 
     @property
@@ -91,10 +94,10 @@ class Node:
         console.poll()
         if console.panic is not None:
             raise self._failed("kernel panic", console.panic)
-        if self.entry.supervisor is None and (self.home / "pids.json").exists():
-            log = self.home / "qemu.log"
-            said = log.read_text(errors="replace").strip()[-500:] if log.exists() else ""
-            raise self._failed(self.entry.state, said)
+        if self._supervisor is not None and self._supervisor.poll() is None:
+            return
+        if self.entry.supervisor is None:
+            raise self._failed(self.entry.state, self.entry.said("qemu.log", "supervisor.log"))
 
     def _failed(self, why: str, more: str = "") -> NodeFailed:
         tail = self._session.console.tail()
@@ -104,12 +107,20 @@ class Node:
             f"whole console: {self.home / 'console.log'}",
         )
 
+    @contextmanager
+    def _told(self) -> Iterator[Channel]:
+        """The channel; a deadline that passes on it is told with the console's last lines."""
+        try:
+            yield self._session.channel
+        except NoAnswer as exc:
+            raise self._failed(exc.what, exc.why) from exc
+
     def attach(self, timeout: float) -> None:
         """Open the result channel, waiting for the boot when it is under way."""
         deadline = time.monotonic() + timeout
         try:
             self._session.hello = self._session.channel.open(deadline)
-        except (NodeFailed, TimeoutError) as exc:
+        except NoAnswer as exc:
             raise self._failed(f"no sign of life within {timeout:.0f} s", str(exc)) from exc
         self.pace.measured(self._session.hello.loop_ns)
         if self._session.hello.problem:
@@ -141,13 +152,11 @@ class Node:
         when it cannot be executed, NodeFailed when the node is lost.
         """
         seconds = self.pace.stretch(timeout)
-        process = guestio.start(self._session.channel, argv, timeout=seconds, env=env, cwd=cwd)
-        deadline = time.monotonic() + seconds + guestio.GRACE
-        process.write(stdin or b"", eof=True, deadline=deadline)
-        try:
+        with self._told() as channel:
+            process = guestio.start(channel, argv, timeout=seconds, env=env, cwd=cwd)
+            deadline = time.monotonic() + seconds + guestio.GRACE
+            process.write(stdin or b"", eof=True, deadline=deadline)
             result = process.wait(deadline)
-        except TimeoutError as exc:
-            raise self._failed(str(exc)) from exc
         return result.check() if check else result
 
     def sh(self, script: str, *, timeout: float = 30.0) -> str:
@@ -164,23 +173,28 @@ class Node:
     ) -> guestio.Process:
         """Start a command and go on; it ends with this session at the latest."""
         seconds = None if timeout is None else self.pace.stretch(timeout)
-        return guestio.start(self._session.channel, argv, timeout=seconds, env=env, tty=tty)
+        with self._told() as channel:
+            return guestio.start(channel, argv, timeout=seconds, env=env, tty=tty)
 
     def spawn(
         self, argv: guestio.Argv, log: str, env: Mapping[str, str] | None = None
     ) -> guestio.Detached:
         """Start a command that outlives this session; its output goes to a guest file."""
-        return guestio.spawn(self._session.channel, argv, log, env, self.deadline(30))
+        with self._told() as channel:
+            return guestio.spawn(channel, argv, log, env, self.deadline(30))
 
     def ended(self, child: guestio.Detached) -> guestio.Result | None:
         """None while a spawned command runs."""
-        return guestio.ended(self._session.channel, child, self.deadline(30))
+        with self._told() as channel:
+            return guestio.ended(channel, child, self.deadline(30))
 
     def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        guestio.put(self._session.channel, path, data, mode, self.deadline(60))
+        with self._told() as channel:
+            guestio.put(channel, path, data, mode, self.deadline(60))
 
     def get(self, path: str) -> bytes:
-        return guestio.get(self._session.channel, path, self.deadline(60))
+        with self._told() as channel:
+            return guestio.get(channel, path, self.deadline(60))
 
     def push_code(self) -> None:
         """Replace the code under test in the guest by this checkout's (no reboot)."""
@@ -203,7 +217,8 @@ class Node:
         (self.home / "end.json").unlink(missing_ok=True)
         (self.home / "pids.json").unlink(missing_ok=True)
         argv = [sys.executable, "-E", "-s", "-S", str(Path(__file__).with_name("supervise.py"))]
-        proc.detach([*argv, str(self.home)], self.home / "supervisor.log")
+        log = self.home / "supervisor.log"
+        self._supervisor = proc.detach([*argv, str(self.home)], log)
         slow = 5.0 if self.config.clock == "icount" else 1.0
         self.attach(self.pace.busy() * slow * BOOT_TIMEOUT[self.accel.name])
 
@@ -216,7 +231,7 @@ class Node:
         deadline = time.monotonic() + timeout
         try:
             self._session.hello = self._session.channel.open(deadline, not_boot=before)
-        except (NodeFailed, TimeoutError) as exc:
+        except NoAnswer as exc:
             raise self._failed("did not come back from a reset", str(exc)) from exc
 
     def kill(self) -> None:

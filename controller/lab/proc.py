@@ -140,7 +140,7 @@ def _collect(
 _detached: list[subprocess.Popen[bytes]] = []
 
 
-def detach(argv: Sequence[str], log: Path) -> None:
+def detach(argv: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
     """Start a program in a session of its own; what it says goes to `log`."""
     _detached[:] = [child for child in _detached if child.poll() is None]  # reaps
     with log.open("ab") as sink:
@@ -153,3 +153,4 @@ def detach(argv: Sequence[str], log: Path) -> None:
             start_new_session=True,
         )
     _detached.append(child)
+    return child

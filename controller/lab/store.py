@@ -68,6 +68,12 @@ class Entry:
             return "running"
         return f"ended: {self.read('end.json').get('reason', 'its supervisor died')}"
 
+    def said(self, *logs: str) -> str:
+        """The last words of log files of the folder."""
+        found = [self.home / name for name in logs]
+        texts = [p.read_text(errors="replace").strip()[-500:] for p in found if p.exists()]
+        return "\n".join(text for text in texts if text)
+
     def stop(self, deadline: float = 15.0) -> None:
         """End QEMU through its supervisor; already ended is fine."""
         pid = self.supervisor
