@@ -11,6 +11,7 @@ from nodeagent.model.errors import InvalidSpec
 
 PARTS: dict[str, str] = {
     "probes": "nodeagent.model.probe:parse_probe",
+    "oracles": "controller.oracle_spec:parse_oracle",
 }
 """Key of the experiment -> parser of one of its entries: decoded data to a model; raises
 ValidationError or InvalidSpec."""

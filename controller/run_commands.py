@@ -12,7 +12,7 @@ from controller.run_core import Core
 from controller.run_state import Action
 
 Command = Literal["stop", "pause", "resume"]
-Code = Literal["ok", "not-started", "already", "not-paused", "stopping", "ended"]
+Code = Literal["ok", "cancelled", "not-started", "already", "not-paused", "stopping", "ended"]
 COMMANDS: tuple[Command, ...] = ("stop", "pause", "resume")
 
 
@@ -20,7 +20,7 @@ def command(core: Core, now: int, name: Command, by: str = "stop") -> tuple[Code
     """Carry out a command: the code, and the actions that follow."""
     core.now = max(core.now, now)
     if not core.started:
-        return "not-started", []
+        return _before(core, now, name, by)
     if core.finished:
         return "ended", []
     if core.stopping:
@@ -30,6 +30,17 @@ def command(core: Core, now: int, name: Command, by: str = "stop") -> tuple[Code
     if name == "pause":
         return _pause(core), []
     return _resume(core)
+
+
+def _before(core: Core, now: int, name: Command, by: str) -> tuple[Code, list[Action]]:
+    """A run that waits for its first moment can be called off, and nothing else."""
+    if name != "stop":
+        return "not-started", []
+    if core.stopping:
+        return "stopping", []
+    core.started = True
+    core.stop(now, by)
+    return "cancelled", []
 
 
 def _pause(core: Core) -> Code:

@@ -177,7 +177,7 @@ class Core(Ledger):
         if self.now - node.renewed_ns >= self.settings.renew_ns or node.lost_since is not None:
             node.renewed_ns = self.now
             renew = tuple(i for i, s in node.live.items() if s.life is Life.ARMED)
-        return [Tend(key, renew, frozenset(node.live), node.after)]
+        return [Tend(key, renew, self.ids_of(key), node.after)]
 
     def _timer_settle(self, key: str) -> list[Action]:
         """The run has waited long enough for nodes that do not answer."""

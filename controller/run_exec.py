@@ -26,7 +26,7 @@ from controller.run_state import (
     Tend,
     node_of,
 )
-from nodeagent.model.errors import FaultError, Refused, UnknownFault, Unreachable
+from nodeagent.model.errors import FaultError, Refused, StalePlan, UnknownFault, Unreachable
 
 MAX_THREADS = 128
 CLOCK_EVERY = 15
@@ -127,7 +127,13 @@ class Effects:
         self._digests.pop(item.slot, None)
         request, lease = item.request(self._run), lease_of(action.lease_ns, action.hard_end_ns)
         sent = self._now()
-        return port.apply(request, lease, digest), sent
+        try:
+            return port.apply(request, lease, digest), sent
+        except StalePlan:
+            # Another fault changed the node since; a plan of this moment counts.
+            digest, sent = self._plan(item), self._now()
+            self._digests.pop(item.slot, None)
+            return port.apply(request, lease, digest), sent
 
     def _tend(self, action: Tend, sent: int) -> Done:
         port = self._ports[action.node]

@@ -35,6 +35,10 @@ class Ledger:
             self.states[state.id] = state
         self.order = list(self.states.values())
         self.nodes = {item.node: NodeState(item.node) for item in plan.items}
+        of_node: dict[str, set[str]] = {name: set() for name in self.nodes}
+        for state in self.order:
+            of_node[state.item.node].add(state.id)
+        self._ids_of = {name: frozenset(ids) for name, ids in of_node.items()}
         self.shift_ns = 0
         self.paused_at: int | None = None
         self.stopping = ""
@@ -65,6 +69,10 @@ class Ledger:
     def id_of(self, item: PlanItem) -> str:
         """The fault id of a planned item."""
         return fault_id(self.settings.run, item.slot)
+
+    def ids_of(self, node: str) -> frozenset[str]:
+        """The ids of all planned faults of a node."""
+        return self._ids_of[node]
 
     def live(self) -> Iterator[ItemState]:
         """Faults and noise that are, or may be, on a node."""

@@ -55,6 +55,10 @@ class Results:
             return self._reverted(state, done)
         return self._looked(state, done)
 
+    def last_tend(self, node: NodeState) -> Tend:
+        """Fetches what a node has still to say; renews nothing."""
+        return Tend(node.name, (), self._core.ids_of(node.name), node.after)
+
     # --- nodes -----------------------------------------------------------------------------
 
     def _reached(self, node: NodeState, done: Done) -> None:

@@ -1,0 +1,258 @@
+"""The one loop with a clock: wakes when the core has something due, and feeds it what comes in.
+
+The clock is CLOCK_BOOTTIME, counted from the origin of the run; every wake-up is computed
+from the plan, never from the last one, so that nothing drifts. Wall time is only recorded.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn, Protocol
+
+from controller.guards import Watch
+from controller.recorder import Recorder, RecordLost
+from controller.records import Phase, Record, SampleRecord, Verdict
+from controller.run_commands import Command, command
+from controller.run_control import answer, pending
+from controller.run_core import Core
+from controller.run_exec import Effects
+from controller.run_results import Results
+from controller.run_state import Action, Done
+from nodeagent.clock import boottime_ns, wall
+
+HOUSEKEEPING_NS = 500_000_000
+JUMP_NS = 1_000_000_000
+AT_ONCE = 32
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A sample on its way from a probe to the record."""
+
+    probe: str
+    verdict: Verdict
+    start_ns: int
+    """From the origin."""
+    duration_ns: int
+    node: str | None = None
+    node_ns: int | None = None
+    reason: str = ""
+    data: dict[str, object] = field(default_factory=dict)
+
+
+class Sampler(Protocol):
+    """Something that measures in threads of its own, until it is stopped."""
+
+    def start(self, now: Callable[[], int], report: Callable[[Measured], None]) -> None:
+        """Begin to measure."""
+
+    def stop(self) -> None:
+        """Measure no more; does not wait for a measurement under way."""
+
+
+class View(Protocol):
+    """Somebody who watches a run."""
+
+    def show(self, core: Core, health: dict[str, Verdict], now: int) -> None:
+        """Called about twice a second."""
+
+    def record(self, record: Record) -> None:
+        """Called for every record, in order."""
+
+
+@dataclass
+class Wanted:
+    """Steady state: probes that must pass before anything is broken, and how often."""
+
+    probes: frozenset[str]
+    share: float
+    passed: dict[str, int] = field(default_factory=dict)
+    seen: dict[str, int] = field(default_factory=dict)
+
+    def count(self, probe: str, verdict: Verdict) -> None:
+        """A sample before the timeline."""
+        if probe in self.probes:
+            self.seen[probe] = self.seen.get(probe, 0) + 1
+            self.passed[probe] = self.passed.get(probe, 0) + (verdict == "pass")
+
+    def unhealthy(self) -> list[str]:
+        """Probes that were not healthy, or not measured."""
+        return [
+            name
+            for name in sorted(self.probes)
+            if self.passed.get(name, 0) * 100 < self.share * self.seen.get(name, 0)
+            or not self.seen.get(name, 0)
+        ]
+
+
+class Runner:
+    """Plays one run to its end. Call `play` once."""
+
+    def __init__(
+        self,
+        core: Core,
+        recorder: Recorder,
+        watch: Watch,
+        origin_ns: int,
+        views: Sequence[View] = (),
+        steady: Wanted | None = None,
+    ) -> None:
+        self.core = core
+        self.recorder = recorder
+        self.steady = steady
+        self.health: dict[str, Verdict] = {}
+        self._watch = watch
+        self._results = Results(core)
+        self._origin = origin_ns
+        self._views = views
+        self._inbox: queue.SimpleQueue[Done | Measured | Command] = queue.SimpleQueue()
+        self._lost: RecordLost | None = None
+        self._perform: Callable[[Action], None] = _nobody
+        self._carry_out: Callable[[Action], Done] = _nobody
+        self._drift = time.time_ns() - boottime_ns()
+
+    # --- what others call, from any thread ---------------------------------------------------
+
+    def now(self) -> int:
+        """Nanoseconds since the origin."""
+        return boottime_ns() - self._origin
+
+    def report(self, found: Done | Measured) -> None:
+        """A result or a sample."""
+        self._inbox.put(found)
+
+    def interrupt(self) -> None:
+        """Ctrl-C: end the run and take everything back. Twice is the same as once."""
+        self._inbox.put("stop")
+
+    def emit(self, record: Record) -> None:
+        """Writes a record; a full disk ends the run, but not before everything is back."""
+        try:
+            self.recorder.write(record)
+        except RecordLost as exc:
+            self._lost = exc
+        for view in self._views:
+            view.record(record)
+
+    # --- the loop --------------------------------------------------------------------------------
+
+    def play(
+        self, effects: Effects, samplers: Iterable[Sampler], first: Iterable[Action] = ()
+    ) -> None:
+        """To the end. Raises RecordLost after everything was taken back."""
+        self._perform, self._carry_out = effects.perform, effects.carry_out
+        started = list(samplers)
+        for sampler in started:
+            sampler.start(self.now, self.report)
+        try:
+            self._dispatch(first)
+            self._loop()
+        finally:
+            for sampler in started:
+                sampler.stop()
+        if self._lost is not None:
+            raise self._lost
+
+    def _loop(self) -> None:
+        keeping = self.now()
+        while not self.core.finished:
+            now = self.now()
+            if not self.core.started and now >= 0:
+                self._begin(now)
+            due = self.core.next_due() if self.core.started else 0
+            wake = keeping if due is None else min(due, keeping)
+            self._take(max(wake - self.now(), 0))
+            now = self.now()
+            if self.core.started:
+                self._dispatch(self.core.tick(now))
+            if now >= keeping:
+                keeping = now + HOUSEKEEPING_NS
+                self._housekeeping(now)
+        for node in self.core.nodes:
+            self._last_words(node)
+
+    def _take(self, wait_ns: int) -> None:
+        """What has come in, waiting for the first at most so long; never so much that a start
+        is late."""
+        try:
+            found = self._inbox.get(timeout=wait_ns / 1e9) if wait_ns else self._inbox.get_nowait()
+            for _ in range(AT_ONCE):
+                self._handle(found)
+                found = self._inbox.get_nowait()
+        except queue.Empty:
+            return
+
+    def _handle(self, found: Done | Measured | Command) -> None:
+        now = self.now()
+        if isinstance(found, Done):
+            self._dispatch(self._results.done(now, found))
+        elif isinstance(found, Measured):
+            self._sample(now, found)
+        else:
+            self._dispatch(command(self.core, now, found, "interrupt")[1])
+
+    def _dispatch(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            self._perform(action)
+
+    def _begin(self, now: int) -> None:
+        bad = self.steady.unhealthy() if self.steady is not None else []
+        if not bad:
+            self._dispatch(self.core.begin(now))
+            return
+        self.core.started = True
+        self.core.event("not-steady", probes=bad)
+        self.core.stop(now, "not-steady")
+
+    def _sample(self, now: int, found: Measured) -> None:
+        core = self.core
+        phase: Phase = "before" if not core.started else "after" if core.stopping else "during"
+        if phase == "before" and self.steady is not None:
+            self.steady.count(found.probe, found.verdict)
+        self.health[found.probe] = found.verdict
+        self.emit(
+            SampleRecord(
+                t_ns=found.start_ns,
+                wall=wall(),
+                probe=found.probe,
+                phase=phase,
+                verdict=found.verdict,
+                duration_ns=found.duration_ns,
+                node=found.node,
+                node_ns=found.node_ns,
+                reason=found.reason,
+                data=found.data,
+            )
+        )
+        self._dispatch(self._watch.sample(now, found.probe, found.verdict))
+
+    def _housekeeping(self, now: int) -> None:
+        self.recorder.sync()
+        if (self._lost or self.recorder.failed) and not self.core.stopping:
+            self._lost = self._lost or RecordLost("the run folder cannot be written")
+            self.core.started = True
+            self._dispatch(self.core.stop(now, "disk-full"))
+        for path, name in pending(self.recorder.folder):
+            code, actions = command(self.core, now, name)
+            self._dispatch(actions)
+            answer(path, code)
+        drift = time.time_ns() - boottime_ns()
+        if abs(drift - self._drift) > JUMP_NS:
+            self.core.event("clock-jump", by_ns=drift - self._drift)
+            self._drift = drift
+        for view in self._views:
+            view.show(self.core, self.health, now)
+
+    def _last_words(self, node: str) -> None:
+        """Events that a node wrote after it was last asked."""
+        state = self.core.nodes[node]
+        if state.lost_since is None:
+            done = self._carry_out(self._results.last_tend(state))
+            self._results.done(self.now(), done)
+
+
+def _nobody(action: Action) -> NoReturn:
+    raise RuntimeError(f"nobody carries out {action}: the run is not playing")
