@@ -72,7 +72,7 @@ class Damage:
         return f"{self.where}: {self.what}"
 
 
-# --- sealing -----------------------------------------------------------------------------------
+# --- sealing ----------------------------------------------------------------------
 
 
 def seal_folder(folder: Path, bundle: Path) -> Manifest:
@@ -139,17 +139,26 @@ def pieces(manifest: Manifest, files: Mapping[str, bytes]) -> Iterator[bytes]:
 
 
 def tar_header(name: str, size: int) -> bytes:
-    """The 512 bytes before a member; all fields but name and size are fixed."""
-    info = tarfile.TarInfo(name)
-    info.size, info.mode, info.mtime = size, 0o644, 0
-    return info.tobuf(tarfile.USTAR_FORMAT, "ascii", "strict")
+    """The 512 bytes before a member (POSIX ustar, tar(5)); all fields but name and size are
+    fixed. Written here, since a library may set the free fields otherwise one day, and a
+    bundle's bytes must never change."""
+    if not 0 <= size < 8**11 or len(name.encode("ascii")) > 99:
+        raise Refused(f"{name} does not fit in a bundle", f"{size} bytes")
+    fields = (
+        name.encode("ascii").ljust(100, b"\0"),
+        b"0000644\0" + b"0000000\0" * 2,
+        b"%011o\0" % size + b"00000000000\0",
+    )
+    head, tail = b"".join(fields), b"0" + bytes(100) + b"ustar\x0000" + bytes(247)
+    checksum = sum(head) + 8 * ord(" ") + sum(tail)
+    return head + b"%06o\0 " % checksum + tail
 
 
 def _padded(data: bytes) -> bytes:
     return data + bytes(-len(data) % BLOCK)
 
 
-# --- verifying ---------------------------------------------------------------------------------------
+# --- verifying ----------------------------------------------------------------------
 
 
 def verify(raw: bytes, seal: str = "") -> list[Damage]:
@@ -240,7 +249,7 @@ def read_manifest(raw: bytes) -> tuple[Manifest, int]:
     return manifest, info.size
 
 
-# --- reading -----------------------------------------------------------------------------------------
+# --- reading ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
