@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -53,10 +54,19 @@ def build_once(kind: str, key: str, build: Callable[[Path], None], progress: Pro
             raise Refused(f"{kind}/{key} is locked", "another build holds it") from exc
     try:
         if not final.is_dir():
+            _sweep(home)
             _build(home / f".{key}.part", final, build)
     finally:
         lock.release()
     return final
+
+
+def _sweep(home: Path) -> None:
+    """Remove what killed builders of other recipes have left: it can be gigabytes."""
+    for part in home.glob(".*.part"):
+        lock = filelock.FileLock(home / f"{part.stem}.lock")
+        with contextlib.suppress(filelock.Timeout), lock.acquire(timeout=0):
+            shutil.rmtree(part, ignore_errors=True)
 
 
 def _build(part: Path, final: Path, build: Callable[[Path], None]) -> None:

@@ -67,6 +67,7 @@ def _build(flavour: Flavour, image: Image, out: Path, progress: proc.Progress) -
     pins = out / "constraints.txt"
     pins.write_text(constraints())
     argv = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--no-input"]
+    argv.append("--disable-pip-version-check")
     argv += ["--target", str(tree), "--only-binary=:all:", "-c", str(pins)]
     argv += ["--python-version", flavour.python, "--implementation", "cp"]
     for platform in PLATFORMS:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import threading
 from collections import deque
@@ -87,6 +89,7 @@ def run(
             stderr=subprocess.PIPE,
             env=environment(env),
             cwd=cwd,
+            start_new_session=True,
         )
     except OSError as exc:
         raise CommandFailed(f"{argv[0]} could not be started", str(exc)) from exc
@@ -112,12 +115,18 @@ def _forward(proc: subprocess.Popen[bytes], tail: deque[str], progress: Progress
             progress(line)
 
 
+def _kill_group(proc: subprocess.Popen[bytes]) -> None:
+    """A build is more than its first process."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(proc.pid, signal.SIGKILL)
+
+
 def _collect(
     proc: subprocess.Popen[bytes], stdin: bytes | None, timeout: float, name: str
 ) -> bytes:
     """Feed stdin and read stdout while _forward owns stderr."""
     assert proc.stdout is not None  # noqa: S101
-    timer = threading.Timer(timeout, proc.kill)
+    timer = threading.Timer(timeout, _kill_group, [proc])
     timer.start()
     try:
         if stdin is not None and proc.stdin is not None:
@@ -126,7 +135,7 @@ def _collect(
         out = proc.stdout.read()
         proc.wait()
     except BaseException:
-        proc.kill()
+        _kill_group(proc)
         proc.wait()
         raise
     finally:

@@ -179,6 +179,45 @@ def test_udev_on_request(fresh_node: Fresh) -> None:
     assert "S:disk/by-id/dm-name-probe" in one.sh("cat /run/udev/data/b253:0")
 
 
+SKIPPERS = """
+import pytest
+
+def test_skips():
+    pytest.skip("no reason that the table knows")
+
+@pytest.mark.xfail
+def test_xfails():
+    assert False
+
+def test_known():
+    pytest.skip("fine")
+
+@pytest.mark.skipif(True, reason="marked")
+@pytest.mark.parametrize("flavour", ["debian-13"])
+def test_marked(flavour):
+    pass
+
+def test_runs():
+    pass
+"""
+
+
+def test_an_unexpected_skip_is_a_failure(tmp_path: Path) -> None:
+    here = Path(__file__).parent
+    (tmp_path / "conftest.py").write_bytes((here / "conftest.py").read_bytes())
+    known = 'SKIPS[("test_skips.py::test_known", "*")] = "a known reason"\n'
+    (tmp_path / "expect.py").write_text((here / "expect.py").read_text() + known)
+    (tmp_path / "test_skips.py").write_text(SKIPPERS)
+    argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", os.devnull]
+    env = {**os.environ, "PYTHONPATH": str(here.parents[1])}
+    done = subprocess.run(
+        [*argv, f"--rootdir={tmp_path}", str(tmp_path)], capture_output=True, text=True, env=env
+    )
+    assert done.returncode == 1
+    assert "2 failed, 1 passed, 1 skipped, 1 error in" in done.stdout, done.stdout
+    assert "may not be skipped on debian-13" in done.stdout
+
+
 OWNER = """
 import sys, time
 from controller.lab import NodeConfig, launch

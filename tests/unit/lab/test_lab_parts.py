@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import gzip
-import lzma
-import struct
 import threading
 import time
 from pathlib import Path
 
+import filelock
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.lab import (
     accel,
-    bzimage,
     cache,
     console,
     image,
-    kernel,
-    kernel_config,
     network,
     pace,
+    proc,
     pyc,
     qmp,
     store,
 )
-from controller.lab.flavours import FLAVOURS, FULL_OPTIONS, flavour
+from controller.lab.errors import CommandFailed
+from controller.lab.flavours import FLAVOURS, flavour
 from nodeagent.model.errors import InvalidSpec, Refused
 
 
@@ -89,6 +86,37 @@ def test_a_failed_build_leaves_no_entry(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert [path.name for path in done.iterdir()] == ["whole"]
 
 
+def test_leftovers_of_killed_builders_are_swept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FAULTCTL_CACHE", str(tmp_path))
+    for key in ("dead", "busy"):
+        (tmp_path / f"k/.{key}.part/x").mkdir(parents=True)
+    with filelock.FileLock(tmp_path / "k/.busy.lock"):
+        cache.build_once("k", "v", lambda out: None, print)
+    assert not (tmp_path / "k/.dead.part").exists(), "nobody builds it"
+    assert (tmp_path / "k/.busy.part/x").exists(), "somebody does"
+
+
+def test_host_programs_have_a_deadline_with_all_their_children() -> None:
+    begin = time.monotonic()
+    with pytest.raises(CommandFailed, match="within"):
+        proc.run(["sh", "-c", "sleep 300 & sleep 300"], timeout=0.5)
+    assert time.monotonic() - begin < 10
+    with pytest.raises(CommandFailed, match="ended with 3") as caught:
+        proc.run(["sh", "-c", "echo why >&2; exit 3"], timeout=10)
+    assert "why" in caught.value.why
+    with pytest.raises(CommandFailed, match="could not be started"):
+        proc.run(["/no/such/tool"], timeout=10)
+    assert proc.run(["cat"], timeout=10, stdin=b"x" * 100_000) == "x" * 100_000
+
+
+def test_missing_programs_are_named_by_package() -> None:
+    with pytest.raises(Refused) as caught:
+        proc.require("sh", "no-such-tool-1")
+    assert "no-such-tool-1" in caught.value.why and "apt-get install" in caught.value.hint
+
+
 def test_modules_come_after_what_they_need() -> None:
     dep = (
         "kernel/fs/overlayfs/overlay.ko.xz:\n"
@@ -105,74 +133,6 @@ def test_modules_come_after_what_they_need() -> None:
         "kernel/md/dm-mod.ko",
         "kernel/fs/overlayfs/overlay.ko.xz",
     ]
-
-
-def bz(payload: bytes, version: bytes = b"6.12.1+deb13 (x@y) #1\0") -> bytes:
-    """A kernel image as the boot protocol has it: two setup sectors, then the payload."""
-    head = bytearray(3 * 512)
-    head[0x1F1] = 2
-    head[0x202:0x206] = b"HdrS"
-    struct.pack_into("<H", head, 0x20E, 0x100)
-    head[0x300 : 0x300 + len(version)] = version
-    struct.pack_into("<II", head, 0x248, 16, len(payload))
-    return bytes(head) + bytes(16) + payload + b"after"
-
-
-ELF = b"\x7fELF" + b"kernel" * 100
-
-
-def test_kernel_images() -> None:
-    assert bzimage.release(bz(b"")) == "6.12.1+deb13"
-    assert bzimage.unpack(bz(gzip.compress(ELF) + b"size")) == ELF
-    assert bzimage.unpack(bz(lzma.compress(ELF) + b"size")) == ELF
-    assert bzimage.unpack(bz(b"\x02\x21\x4c\x18 lz4 is not known")) is None
-    assert bzimage.unpack(bz(gzip.compress(b"not an ELF"))) is None
-    assert bzimage.unpack(bz(lzma.compress(ELF)[:-40])) is None
-    with pytest.raises(ValueError, match="not an x86"):
-        bzimage.release(bytes(4096))
-    note = struct.pack("<III4sQ", 4, 8, 18, b"Xen\0", 0x1000000)
-    assert bzimage.has_pvh_note(ELF + note) and not bzimage.has_pvh_note(ELF)
-
-
-def test_fast_falls_back_to_the_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("FAULTCTL_CACHE", str(tmp_path))
-    path = tmp_path / "vmlinuz"
-    path.write_bytes(bz(gzip.compress(ELF) + b"size"))  # no PVH note
-    assert bzimage.fast(path) == path == bzimage.fast(path)
-    elf = ELF + struct.pack("<III4sI", 4, 4, 18, b"Xen\0", 1)
-    path.write_bytes(bz(gzip.compress(elf) + b"size"))
-    assert bzimage.fast(path).read_bytes() == elf
-
-
-def test_kernel_configurations() -> None:
-    text = 'CONFIG_A=y\n# CONFIG_B is not set\nCONFIG_C=m\nCONFIG_D="x"\n'
-    assert kernel_config.parse(text) == {
-        "CONFIG_A": "y", "CONFIG_B": "n", "CONFIG_C": "m", "CONFIG_D": '"x"'
-    }  # fmt: skip
-    wanted = ["CONFIG_A", "CONFIG_B", "CONFIG_C", "CONFIG_E"]
-    assert kernel_config.lacking(text, wanted) == ["CONFIG_B", "CONFIG_C", "CONFIG_E"]
-
-
-def test_our_fragment_asks_for_all_that_the_flavour_needs() -> None:
-    fragment = kernel.FRAGMENT.read_text()
-    assert kernel_config.lacking(fragment, FULL_OPTIONS) == []
-    assert kernel_config.parse(fragment)["CONFIG_MODULES"] == "n"
-
-
-def test_prebuilt_kernel_only_with_a_fitting_configuration(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("FAULTCTL_LAB_KERNEL_DIR", str(tmp_path))
-    said: list[str] = []
-    assert kernel.prebuilt(said.append) is None
-    (tmp_path / "vmlinuz-full-6.12").touch()
-    assert kernel.prebuilt(said.append) is None and "config-full-6.12.gz" in said[-1]
-    whole = "".join(f"{name}=y\n" for name in FULL_OPTIONS)
-    config = tmp_path / "config-full-6.12.gz"
-    config.write_bytes(gzip.compress(whole.replace("CONFIG_DM_DUST=y", "").encode()))
-    assert kernel.prebuilt(said.append) is None and "CONFIG_DM_DUST" in said[-1]
-    config.write_bytes(gzip.compress(whole.encode()))
-    assert kernel.prebuilt(said.append) == tmp_path / "vmlinuz-full-6.12"
 
 
 CONSOLE = """\
