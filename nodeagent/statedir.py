@@ -16,6 +16,9 @@ from nodeagent.model.errors import Refused
 DEFAULT_STATE_DIR = Path("/var/lib/faultctl")
 LOCK_NAME = "lock"
 LOCK_DEADLINE_S = 30.0
+OWNER_NAME = "owner"
+OWNER_DEADLINE_S = 5.0
+"""A killed agent needs a moment until the kernel has taken it apart."""
 
 
 def open_state_dir(path: Path) -> Path:
@@ -42,15 +45,29 @@ def open_state_dir(path: Path) -> Path:
 
 
 def open_private(path: Path, flags: int) -> int:
-    """Open a file in the state directory, mode 0600, never through a link. Raises Refused."""
+    """Open a file in the state directory, mode 0600, never through a link. Raises Refused.
+
+    What lay there before is taken only if it is a plain file of ours with one name.
+    """
     try:
-        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
     except OSError as exc:
         if exc.errno == errno.ELOOP:
             raise Refused(
                 f"{path} is a symbolic link", "it may lead anywhere", "remove it"
             ) from exc
-        raise
+        raise Refused(f"{path} cannot be opened", exc.strerror or str(exc)) from exc
+    info = os.fstat(fd)
+    if not stat.S_ISREG(info.st_mode) or info.st_uid != os.geteuid() or info.st_nlink != 1:
+        os.close(fd)
+        raise Refused(
+            f"{path} is not ours",
+            "it is no plain file, belongs to somebody else or has a second name",
+            "remove it",
+        )
+    if stat.S_IMODE(info.st_mode) != 0o600:
+        os.fchmod(fd, 0o600)
+    return fd
 
 
 class MutationLock:
@@ -63,15 +80,30 @@ class MutationLock:
     def __init__(self, state_dir: Path) -> None:
         self._path = state_dir / LOCK_NAME
         self._fd = open_private(self._path, os.O_RDWR | os.O_CREAT)
+        self._depth = 0
 
     @contextmanager
     def held(self, deadline_s: float = LOCK_DEADLINE_S) -> Iterator[None]:
-        """Hold the lock. Raises Refused when another holder keeps it for too long."""
+        """Hold the lock. Raises Refused when another process keeps it for too long.
+
+        Its holder may take it again; threads of one process take turns by other means.
+        """
+        if not self._depth:
+            self._take(deadline_s)
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            if not self._depth:
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def _take(self, deadline_s: float) -> None:
         end = time.monotonic() + deadline_s
         while True:
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
+                return
             except BlockingIOError:
                 if time.monotonic() > end:
                     raise Refused(
@@ -80,11 +112,40 @@ class MutationLock:
                         "see who: fuser -v " + str(self._path),
                     ) from None
                 time.sleep(0.01)
-        try:
-            yield
-        finally:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Give the file back."""
+        os.close(self._fd)
+
+
+class OwnerLock:
+    """Held by an agent for as long as it lives: two agents never share a state directory.
+
+    A successor could not take back what dies with the process of an agent that still lives
+    (BPF links), and would call it reverted. Raises Refused when another agent holds it.
+    """
+
+    def __init__(self, state_dir: Path, deadline_s: float = OWNER_DEADLINE_S) -> None:
+        path = state_dir / OWNER_NAME
+        self._fd = open_private(path, os.O_RDWR | os.O_CREAT)
+        end = time.monotonic() + deadline_s
+        while True:
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    holder = os.pread(self._fd, 32, 0).decode("ascii", "replace").strip()
+                    os.close(self._fd)
+                    raise Refused(
+                        f"another agent works with {state_dir}",
+                        f"its pid is {holder or 'not known'}",
+                        "stop it first: faultctl agent stop; or choose another --state-dir",
+                    ) from None
+                time.sleep(0.05)
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n".encode("ascii"), 0)
+
+    def close(self) -> None:
+        """Let another agent in."""
         os.close(self._fd)
