@@ -12,10 +12,10 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from nodeagent.clock import boottime_ns, wall
 from nodeagent.crashpoint import crashpoint
@@ -27,6 +27,9 @@ from nodeagent.statedir import open_private
 
 JOURNAL_NAME = "journal.sqlite3"
 MAX_EVENTS = 20_000
+MAX_SEQ = (1 << 63) - 1
+
+T = TypeVar("T")
 
 
 class Journal:
@@ -45,28 +48,45 @@ class Journal:
 
     def _open_schema(self) -> None:
         try:
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA foreign_keys=ON")
-            version = self._db.execute("PRAGMA user_version").fetchone()[0]
+            version = self._version()
+            if version in (0, SCHEMA_VERSION):
+                self._db.execute("PRAGMA journal_mode=WAL")
+                self._db.execute("PRAGMA foreign_keys=ON")
             if version == 0:
-                with self._write(durable=True):
-                    if self._db.execute("PRAGMA user_version").fetchone()[0] == 0:
-                        for statement in SCHEMA.split(";"):
-                            self._db.execute(statement)
-                        self._db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+                self._create()
                 version = SCHEMA_VERSION
-        except sqlite3.DatabaseError as exc:
+            damage = self.check() if version == SCHEMA_VERSION else ""
+        except (sqlite3.Error, BackendError) as exc:
+            self._db.close()
+            raise self._unusable(str(exc)) from exc
+        if version != SCHEMA_VERSION:
+            self._db.close()
             raise Refused(
-                f"the journal {self.path} cannot be opened",
-                str(exc),
-                "keep the file; `faultctl doctor` finds what is left in the kernel without it",
-            ) from exc
-        if version > SCHEMA_VERSION:
-            raise Refused(
-                f"the journal {self.path} was written by a newer agent",
+                f"the journal {self.path} was written by another version of the agent",
                 f"its version is {version}, this agent knows {SCHEMA_VERSION}",
-                "start the newer agent, or revert with it first",
+                "start that agent, or revert with it first",
             )
+        if damage:
+            self._db.close()
+            raise self._unusable(damage)
+
+    def _version(self) -> int:
+        return int(self._db.execute("PRAGMA user_version").fetchone()[0])
+
+    def _create(self) -> None:
+        with self._write(durable=True):
+            if self._version() == 0:  # another process may have been quicker
+                for statement in SCHEMA.split(";"):
+                    self._db.execute(statement)
+                self._db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+
+    def _unusable(self, why: str) -> Refused:
+        return Refused(
+            f"the journal {self.path} cannot be used",
+            why,
+            "keep the file in another place and start again: `faultctl doctor` then finds "
+            "what is left in the kernel",
+        )
 
     @contextmanager
     def _write(self, *, durable: bool) -> Iterator[None]:
@@ -74,21 +94,34 @@ class Journal:
             try:
                 self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
                 self._db.execute("BEGIN IMMEDIATE")
-                try:
-                    yield
-                except BaseException:
-                    self._db.execute("ROLLBACK")
-                    raise
+                yield
                 self._db.execute("COMMIT")
-            except sqlite3.OperationalError as exc:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
+            except sqlite3.Error as exc:
                 raise BackendError(
                     "the journal cannot be written",
                     f"{self.path}: {exc}",
-                    "free space under the state directory",
+                    "see that the state directory has free space and is writable",
                 ) from exc
+            finally:
+                with suppress(sqlite3.Error):  # a full disk may have ended it already
+                    if self._db.in_transaction:
+                        self._db.execute("ROLLBACK")
             self.changed.notify_all()
+
+    def _read(self, sql: str, values: Sequence[Any], make: Callable[[sqlite3.Row], T]) -> list[T]:
+        """Rows of a query as models. Raises BackendError for what cannot be read."""
+        try:
+            with self._guard:
+                rows = self._db.execute(sql, values).fetchall()
+            return [make(row) for row in rows]
+        except sqlite3.Error as exc:
+            raise BackendError("the journal cannot be read", f"{self.path}: {exc}") from exc
+        except ValueError as exc:
+            raise BackendError(
+                "the journal holds what this agent does not know",
+                " ".join(str(exc).split())[:300],
+                "start the agent that wrote it, and revert with it",
+            ) from exc
 
     def close(self) -> None:
         """Close the database."""
@@ -105,9 +138,8 @@ class Journal:
 
     def meta(self, key: str) -> str | None:
         """A value of the meta table."""
-        with self._guard:
-            row = self._db.execute("SELECT value FROM meta WHERE key=?", (key,)).fetchone()
-        return None if row is None else str(row[0])
+        found = self._read("SELECT value FROM meta WHERE key=?", (key,), lambda row: str(row[0]))
+        return found[0] if found else None
 
     def set_meta(self, key: str, value: str) -> None:
         """Set a value of the meta table, on disk when this returns."""
@@ -180,29 +212,24 @@ class Journal:
 
     def fault(self, fault_id: str) -> FaultRow:
         """One fault. Raises UnknownFault: an id that is not in the journal is never 'reverted'."""
-        with self._guard:
-            row = self._db.execute("SELECT * FROM faults WHERE id=?", (fault_id,)).fetchone()
-        if row is None:
+        found = self.find_fault(fault_id)
+        if found is None:
             raise UnknownFault(
                 f"fault {fault_id!r} is not in this node's journal",
                 "it was never applied here, or the journal was removed",
                 "list faults with: faultctl ls; look for residue with: faultctl doctor",
             )
-        return fault_from(row)
+        return found
 
     def find_fault(self, fault_id: str) -> FaultRow | None:
         """One fault, or None."""
-        try:
-            return self.fault(fault_id)
-        except UnknownFault:
-            return None
+        found = self._read("SELECT * FROM faults WHERE id=?", (fault_id,), fault_from)
+        return found[0] if found else None
 
     def faults(self, *, active_only: bool = False) -> list[FaultRow]:
         """Faults in the order of their beginning."""
         where = "WHERE state != 'ended'" if active_only else ""
-        with self._guard:
-            rows = self._db.execute(f"SELECT * FROM faults {where} ORDER BY rowid").fetchall()
-        return [fault_from(row) for row in rows]
+        return self._read(f"SELECT * FROM faults {where} ORDER BY rowid", (), fault_from)
 
     # --- steps ------------------------------------------------------------------
 
@@ -217,9 +244,7 @@ class Journal:
         return self._steps(f"state != 'reverted' AND key IN ({marks}) ORDER BY seq", wanted)
 
     def _steps(self, where: str, values: Sequence[Any]) -> list[StepRow]:
-        with self._guard:
-            rows = self._db.execute(f"SELECT * FROM steps WHERE {where}", values).fetchall()
-        return [step_from(row) for row in rows]
+        return self._read(f"SELECT * FROM steps WHERE {where}", values, step_from)
 
     def set_step(
         self, row: StepRow, state: StepState, outcome: dict[str, Any] | None = None
@@ -266,10 +291,8 @@ class Journal:
 
     def events(self, after: int = 0, fault_id: str = "", limit: int = 1000) -> list[Event]:
         """Events with a sequence number above `after`, oldest first."""
-        with self._guard:
-            rows = self._db.execute(
-                "SELECT * FROM events WHERE seq > ? AND (? = '' OR fault_id = ?)"
-                " ORDER BY seq LIMIT ?",
-                (after, fault_id, fault_id, limit),
-            ).fetchall()
-        return [Event(**{**dict(row), "data": json.loads(row["data"])}) for row in rows]
+        return self._read(
+            "SELECT * FROM events WHERE seq > ? AND (? = '' OR fault_id = ?) ORDER BY seq LIMIT ?",
+            (min(after, MAX_SEQ), fault_id, fault_id, limit),
+            lambda row: Event(**{**dict(row), "data": json.loads(row["data"])}),
+        )
