@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,13 +63,17 @@ class Executor:
     def mutation(self) -> Iterator[None]:
         """The right to change the kernel. Raises Refused when a newer agent has taken over."""
         with self._mutex, self._node.lock.held():
-            if self._journal.epoch() != self._node.epoch:
-                raise Refused(
-                    "this agent no longer owns the node",
-                    f"epoch {self._journal.epoch()} has taken over from {self._node.epoch}",
-                    "talk to the newer agent",
-                )
+            self._check_epoch()
             yield
+
+    def _check_epoch(self) -> None:
+        now = self._journal.epoch()
+        if now != self._node.epoch:
+            raise Refused(
+                "this agent no longer owns the node",
+                f"epoch {now} has taken over from {self._node.epoch}",
+                "talk to the newer agent",
+            )
 
     # --- plan -------------------------------------------------------------------
 
@@ -117,14 +121,10 @@ class Executor:
                 )
             observed = self._observe(plan)
             fault = self._begin(request, lease, plan, observed)
-            try:
+            with self._undone_when_it_fails(fault):
                 self._apply_steps(plan)
-            except (FaultError, OSError) as exc:
-                self._undo_failed(fault, exc)
-                raise
-            self._journal.set_state(
-                fault.id, FaultState.ARMED, {"mechanism": plan.mechanism}, armed_ns=boottime_ns()
-            )
+                armed = {"mechanism": plan.mechanism}
+                self._journal.set_state(fault.id, FaultState.ARMED, armed, armed_ns=boottime_ns())
             return self._journal.fault(fault.id)
 
     @staticmethod
@@ -189,20 +189,35 @@ class Executor:
                 )
             self._journal.set_step(row, StepState.APPLIED, outcome)
 
-    def _undo_failed(self, fault: FaultRow, cause: Exception) -> None:
-        self._journal.event(fault.id, "apply-failed", {"error": str(cause)})
+    @contextmanager
+    def _undone_when_it_fails(self, fault: FaultRow) -> Iterator[None]:
+        """Partial application is undone at once, whatever went wrong, our own bugs too."""
+        try:
+            yield
+        except BaseException as exc:
+            self._undo_failed(fault, exc)
+            raise
+
+    def _undo_failed(self, fault: FaultRow, cause: BaseException) -> None:
+        with suppress(BackendError):  # a journal that is full must not keep it in the kernel
+            self._journal.event(fault.id, "apply-failed", {"error": str(cause)})
         try:
             self._reverter.revert(self._journal.fault(fault.id), EndReason.FAILED)
         except FaultError as exc:
             # The fault stays `reverting`; the lease keeper tries again.
             cause.add_note(f"and taking it back failed: {exc}")
             return
-        self._journal.update_fault(fault.id, error=str(cause))
+        with suppress(BackendError):
+            self._journal.update_fault(fault.id, error=str(cause))
 
     # --- afterwards ---------------------------------------------------------------
 
     def renew(self, fault_id: str) -> FaultRow:
-        """Word from the owner: the lease starts anew. Raises UnknownFault, Refused."""
+        """Word from the owner: the lease starts anew. Raises UnknownFault, Refused.
+
+        Waits for no mutation, so that a slow one cannot let a lease end.
+        """
+        self._check_epoch()
         fault = self._journal.fault(fault_id)
         if fault.state not in (FaultState.ARMED, FaultState.APPLYING):
             raise Refused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from nodeagent.backends import Peer, Registry
@@ -68,23 +69,20 @@ class Reverter:
         Raises the first error after all steps were tried; the fault then stays
         `reverting` with its error in the journal, for the next attempt.
         """
-        self._mark_reverting(fault)
+        reason = fault.end_reason or reason  # the first cause stands, whoever tries again
+        self._mark_reverting(fault, reason)
         results: list[StepResult] = []
         errors: list[FaultError] = []
-        for row in reversed(self._journal.steps(fault.id)):
+        for row in reversed(self._steps(fault)):
             if row.state is StepState.REVERTED:
                 continue
             try:
-                results.append(StepResult(row.index, self._revert_step(fault, row)))
+                results.append(StepResult(row.index, self._try_step(fault, row)))
             except FaultError as exc:
                 errors.append(exc)
                 results.append(StepResult(row.index, "error", str(exc)))
-            except OSError as exc:
-                error = BackendError(f"step {row.index} of {fault.id} was not reverted", str(exc))
-                errors.append(error)
-                results.append(StepResult(row.index, "error", str(error)))
         if errors:
-            self._journal.update_fault(fault.id, error=str(errors[0]), attempts=fault.attempts + 1)
+            self._note_failure(fault, errors[0])
             raise errors[0]
         self._journal.set_state(
             fault.id,
@@ -96,15 +94,33 @@ class Reverter:
         )
         return results
 
-    def _mark_reverting(self, fault: FaultRow) -> None:
+    def _mark_reverting(self, fault: FaultRow, reason: EndReason) -> None:
         if fault.state is FaultState.REVERTING:
             return
+        # A full disk must not keep a fault in the kernel: the armed row is enough
+        # to try again from, and every step is idempotent.
+        with suppress(BackendError):
+            self._journal.set_state(fault.id, FaultState.REVERTING, end_reason=reason)
+
+    def _steps(self, fault: FaultRow) -> list[StepRow]:
         try:
-            self._journal.set_state(fault.id, FaultState.REVERTING)
-        except BackendError:
-            # A full disk must not keep a fault in the kernel: the armed row is enough
-            # to try again from, and every step is idempotent.
-            return
+            return self._journal.steps(fault.id)
+        except FaultError as exc:
+            self._note_failure(fault, exc)
+            raise
+
+    def _note_failure(self, fault: FaultRow, error: FaultError) -> None:
+        with suppress(BackendError):
+            self._journal.update_fault(fault.id, error=str(error), attempts=fault.attempts + 1)
+
+    def _try_step(self, fault: FaultRow, row: StepRow) -> str:
+        try:
+            return self._revert_step(fault, row)
+        except FaultError:
+            raise
+        except Exception as exc:  # a bug in one step must not keep the others in the kernel
+            said = str(exc) if isinstance(exc, OSError) else repr(exc)
+            raise BackendError(f"step {row.index} of {fault.id} was not reverted", said) from exc
 
     def _revert_step(self, fault: FaultRow, row: StepRow) -> str:
         status, form = self.status(fault, row)
@@ -130,10 +146,8 @@ class Reverter:
         return "reverted" if status is Status.OURS else "already"
 
     def _mark_step(self, row: StepRow, state: StepState) -> None:
-        try:
+        with suppress(BackendError):  # as in _mark_reverting
             self._journal.set_step(row, state)
-        except BackendError:
-            return  # as in _mark_reverting
 
     def revert_all(self, reason: EndReason, max_epoch: int) -> list[tuple[str, str]]:
         """Revert every active fault of this epoch and older ones, the youngest first.
@@ -153,7 +167,7 @@ class Reverter:
 
 
 def peers_of(journal: Journal, key: str, without_seq: int | None = None) -> list[Peer]:
-    """Steps of this boot that hold a key, oldest first."""
+    """Steps that hold a key, oldest first; without those that a reboot took back."""
     return [
         Peer(
             fault_id=row.fault_id,
@@ -164,5 +178,9 @@ def peers_of(journal: Journal, key: str, without_seq: int | None = None) -> list
             certain=row.state in CERTAIN and row.next_step is None,
         )
         for row in journal.active_steps([key])
-        if row.seq != without_seq
+        if row.seq != without_seq and _is_of_this_boot(journal, row)
     ]
+
+
+def _is_of_this_boot(journal: Journal, row: StepRow) -> bool:
+    return row.step.survives_boot or journal.fault(row.fault_id).boot_id == boot_id()

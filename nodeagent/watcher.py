@@ -39,7 +39,8 @@ class LeaseKeeper:
         self._executor = executor
         self._journal = journal
         self._stop = False
-        self._retry_at: dict[str, int] = {}
+        self._retries: dict[str, tuple[int, int]] = {}
+        """Fault id -> failed attempts of ours, time of the next one."""
         self._thread = threading.Thread(target=self._run, name="lease-keeper", daemon=True)
 
     def start(self) -> None:
@@ -78,15 +79,19 @@ class LeaseKeeper:
         return due, (min(times) - now) / 1e9 if times else None
 
     def _when(self, fault: FaultRow) -> int:
+        retry = self._retries.get(fault.id)
+        if retry is not None:
+            return retry[1]
         if fault.state is FaultState.REVERTING and fault.error:
-            return self._retry_at.get(fault.id, 0)
+            return 0  # somebody else's attempt has failed
         return fault.deadline_ns
 
     def _end(self, fault: FaultRow) -> None:
         reason = fault.end_reason or EndReason.EXPIRED
         try:
             self._executor.revert(fault.id, reason)
-            self._retry_at.pop(fault.id, None)
+            self._retries.pop(fault.id, None)
         except FaultError:
-            backoff = min(FIRST_BACKOFF_NS << min(fault.attempts, 20), MAX_BACKOFF_NS)
-            self._retry_at[fault.id] = boottime_ns() + backoff
+            tries, _ = self._retries.get(fault.id, (0, 0))
+            backoff = min(FIRST_BACKOFF_NS << min(tries, 20), MAX_BACKOFF_NS)
+            self._retries[fault.id] = (tries + 1, boottime_ns() + backoff)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from nodeagent.model.errors import BackendError
 from nodeagent.model.evidence import NodeEvent
 from nodeagent.model.steps import Status, StepBase
 
@@ -76,8 +77,11 @@ class Registry:
         self._backends = dict(backends)
 
     def of(self, step: StepBase) -> AnyBackend:
-        """The backend of a step. Raises KeyError for a step that has none."""
-        return self._backends[type(step)]
+        """The backend of a step. Raises BackendError for a step that has none."""
+        found = self._backends.get(type(step))
+        if found is None:
+            raise BackendError(f"no backend knows the step {step.key()}", type(step).__name__)
+        return found
 
 
 @dataclass(frozen=True)
