@@ -1,21 +1,20 @@
 """Device nodes and users of block devices, read from the node's own /proc and /sys.
 
 Tables name devices by number, so no node is needed for them. Where one is, it is
-made in a private directory and goes again: nothing is left in /dev. Only a
-device that people will mount gets a lasting /dev/mapper node, and only where no
-udev makes one.
+made in a file system that is mounted nowhere. Only a device that people will mount
+gets a lasting /dev/mapper node, and only where no udev makes one.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from nodeagent.backends.detached import detached_tmpfs
 from nodeagent.encode.dm_table import DevNum
 from nodeagent.model.errors import Refused
 
@@ -55,18 +54,13 @@ def _misc_minor(name: str) -> int | None:
 
 @contextmanager
 def private_node(dev: DevNum, kind: int = stat.S_IFBLK) -> Iterator[Path]:
-    """A device node in a directory that only root can enter, gone at the end.
+    """A device node that no other process finds, gone at the end, also when we are killed.
 
-    Under /dev, since other file systems may be mounted with nodev.
+    The path holds in this process only.
     """
-    folder = Path(tempfile.mkdtemp(prefix=".faultctl-", dir="/dev"))
-    path = folder / "node"
-    try:
-        os.mknod(path, kind | 0o600, os.makedev(*dev))
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
-        folder.rmdir()
+    with detached_tmpfs() as folder:
+        os.mknod("node", kind | 0o600, os.makedev(*dev), dir_fd=folder)
+        yield Path(f"/proc/self/fd/{folder}/node")
 
 
 def size_sectors(dev: DevNum) -> int:
