@@ -1,7 +1,9 @@
 """Places where the kill tests end the process, between any two effects.
 
 With FAULTD_CRASHPOINT=N in the environment the process kills itself with SIGKILL
-at the N-th place it passes. Without it a place costs one comparison.
+at the N-th place it passes; FAULTD_CRASHPOINT_SIGNAL is another signal's number
+(SIGSTOP: it hangs there). FAULTD_CRASHPOINT_LOG is a file that gets a line a place.
+Without them a place costs one comparison.
 """
 
 from __future__ import annotations
@@ -11,7 +13,14 @@ import signal
 
 _at = int(os.environ.get("FAULTD_CRASHPOINT", "0"))
 _log = os.environ.get("FAULTD_CRASHPOINT_LOG", "")
+_signal = int(os.environ.get("FAULTD_CRASHPOINT_SIGNAL", str(int(signal.SIGKILL))))
 _passed = 0
+
+
+def arm(at: int, log: str = "", signum: int = signal.SIGKILL) -> None:
+    """Count anew from here, for tests that start counting in mid-life. 0 and no log: never."""
+    global _at, _log, _signal, _passed
+    _at, _log, _signal, _passed = at, log, signum, 0
 
 
 def crashpoint(place: str) -> None:
@@ -24,4 +33,4 @@ def crashpoint(place: str) -> None:
         with open(_log, "a", encoding="utf-8") as log:
             log.write(f"{_passed} {place}\n")
     if _passed == _at:
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), _signal)

@@ -16,6 +16,7 @@ from pathlib import Path
 from nodeagent.backends.bio_slots import BioSlots, on_whole_disk
 from nodeagent.backends.bpf_object import BTF_VMLINUX, BpfLink, BpfObject
 from nodeagent.backends.libbpf import VerifierRejected
+from nodeagent.crashpoint import crashpoint
 from nodeagent.encode.bpf_maps import (
     ALWAYS_PPM,
     BioEvent,
@@ -148,6 +149,7 @@ class BioFailer:
             self._params.update(struct.pack("=I", slot), slot_value.pack())
             self._slots.put(slot, on_disk.dev, index)
             try:
+                crashpoint("bpf:slot")
                 if self._link is None:
                     self._link = self._object.attach(_PROGRAM)
             except BaseException:
@@ -218,8 +220,7 @@ def _no_injection_point(exc: VerifierRejected) -> FaultError:
     ):
         return Refused(
             "sectors cannot be failed by BPF on this kernel",
-            "should_fail_bio is no error-injection point here "
-            "(CONFIG_FUNCTION_ERROR_INJECTION with CONFIG_FAIL_MAKE_REQUEST)",
+            "should_fail_bio is no error-injection point here (CONFIG_FUNCTION_ERROR_INJECTION)",
             "a device-mapper rung serves a prepared volume: faultctl volume prepare",
         )
     return exc

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from nodeagent.backends.bpf_object import BpfObject, RingBuffer
 from nodeagent.backends.libbpf import BPF_F_INNER_MAP, BpfMap, create_array
+from nodeagent.crashpoint import crashpoint
 from nodeagent.encode.bpf_maps import (
     MAX_SLOTS,
     STATS_SIZE,
@@ -95,6 +96,7 @@ class BioSlots:
         try:
             fresh.write_all(index.encode())
             self._indexes.update(_key(slot), _key(fresh.fd))
+            crashpoint("bpf:index")
             self._mask(dev, 1 << slot, 0)
         except OSError:
             os.close(fresh.fd)
@@ -112,6 +114,7 @@ class BioSlots:
             return False
         dev, index, _ = self._held[slot]
         self._mask(dev, 0, 1 << slot)
+        crashpoint("bpf:unmask")
         self._indexes.delete(_key(slot))
         del self._held[slot]
         os.close(index.fd)

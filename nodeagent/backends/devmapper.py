@@ -13,9 +13,8 @@ from typing import Any
 
 from nodeagent.backends import Outcome, Peer, Prior, Residue, Runtime
 from nodeagent.backends.dm_nodes import logical_block_sectors
-from nodeagent.backends.dm_swap import Point, recover, swap
+from nodeagent.backends.dm_swap import recover, swap
 from nodeagent.backends.dmctl import ByName, DmControl
-from nodeagent.crashpoint import crashpoint
 from nodeagent.encode.dm import DevNum, Table, equal, format_table, parse_table
 from nodeagent.encode.dm_segment import compose
 from nodeagent.model.errors import ForeignState, Refused
@@ -149,7 +148,7 @@ class DmOverlayBackend:
             base = parse_table(prior["base"])
             lists = _KeptLists(control, dev, peers)
             new = _composed(control, base, peers, step, logical_block_sectors(dev))
-            swap(control, dev, new, live, uuid=prior["uuid"], hook=_crash_hook)
+            swap(control, dev, new, live, uuid=prior["uuid"])
             lists.restore()
             _set_list(control, dev, step)
         return {}
@@ -166,7 +165,7 @@ class DmOverlayBackend:
             base = parse_table(prior["base"])
             lists = _KeptLists(control, dev, peers)
             target = _composed(control, base, peers)
-            swap(control, dev, target, live, uuid=prior["uuid"], hook=_crash_hook)
+            swap(control, dev, target, live, uuid=prior["uuid"])
             lists.restore()
 
     def measure(self, fault_id: str, step: DmOverlay, prior: Prior) -> dict[str, Any]:
@@ -203,10 +202,6 @@ def _remove_device(dev: DevNum, uuid: str) -> None:
         info = control.find(dev)
         if info is not None and info.uuid == uuid:
             control.remove(dev)
-
-
-def _crash_hook(point: Point) -> None:
-    crashpoint(f"dm_swap:{point.value}")
 
 
 def _resolve(control: DmControl, name: str) -> DevNum:

@@ -23,6 +23,7 @@ from nodeagent.backends.dm_types import (
     info_from,
     request_for,
 )
+from nodeagent.crashpoint import crashpoint
 from nodeagent.encode import dm_ioctl
 from nodeagent.encode.dm import DevNum, Segment, Table, format_table
 from nodeagent.encode.dm_ioctl import UDEV_PRIVATE, Cmd, DmName, Flag, Header, Request
@@ -31,6 +32,16 @@ __all__ = ["ByName", "ByUuid", "DeviceBusy", "DmControl", "DmInfo", "StatusLine"
 
 _FIRST_BUFFER = 16 * 1024
 _LAST_BUFFER = 256 * 1024 * 1024
+_CHANGING = frozenset(
+    {
+        Cmd.DEV_CREATE,
+        Cmd.DEV_REMOVE,
+        Cmd.DEV_SUSPEND,
+        Cmd.TABLE_LOAD,
+        Cmd.TABLE_CLEAR,
+        Cmd.TARGET_MSG,
+    }
+)
 _PROBES = {
     "error_reads": ("1", "error_reads"),
     "random_read_corrupt": ("2", "random_read_corrupt", "1"),
@@ -239,6 +250,8 @@ class DmControl:
                 whom = request.dev or request.name or request.uuid
                 what = f"device-mapper {request.cmd.name} {whom}: {failed.strerror}"
                 raise OSError(failed.errno, what) from failed
+            if request.cmd in _CHANGING:
+                crashpoint(f"dm:{request.cmd.name}")
             header = dm_ioctl.unpack(buffer)
             if Flag.BUFFER_FULL not in header.flags:
                 return header, buffer
