@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from nodeagent.backends import Residue
-from nodeagent.backends.dmctl import DmControl, DmInfo
+from nodeagent.backends.dmctl import DeviceBusy, DmControl, DmInfo
 from nodeagent.model.errors import Refused
 from nodeagent.model.steps import StepBase
 
@@ -29,21 +30,23 @@ def is_orphan(name: str, uuid: str, proc: Path = Path("/proc")) -> bool:
 
 
 def sweep_probes() -> list[str]:
-    """Remove probe devices that dead processes left; their names. Raises OSError, DeviceBusy.
+    """Remove probe devices that dead processes left; their names.
 
-    For the agent's start, before it probes itself, and for the guardian.
+    For the agent's start, before it probes itself, and for the guardian. One that is in
+    use, or that somebody else removes, keeps nobody from anything: the doctor finds it.
     """
     try:
         control = DmControl()
     except Refused:
         return []
     with control:
-        names = []
-        while left := _orphans(control):
-            # one may lie on another: the top ones first
-            for info in [i for i in left if not i.open_count] or left:
-                control.remove(info.dev)
-                names.append(info.name)
+        names: list[str] = []
+        with suppress(OSError, DeviceBusy):
+            while left := _orphans(control):
+                # one may lie on another: the top ones first
+                for info in [i for i in left if not i.open_count] or left:
+                    control.remove(info.dev)
+                    names.append(info.name)
         return names
 
 
