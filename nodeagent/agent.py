@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nodeagent.backends import Registry, Runtime, load_backends
+from nodeagent.backends.dm_probes import sweep_probes
 from nodeagent.backends.dmctl import read_table
 from nodeagent.bind.node import Node as BindNode
 from nodeagent.binder import PROTECTED, Binder
@@ -49,6 +50,7 @@ class Agent:
             self.epoch = self.journal.next_epoch()
             self.node_id = self._node_id()
         self.ward = Ward(state_dir, self.epoch, self._guardian_lost)
+            sweep_probes()
         self.ward.begin()
         self._notes = tuple(load_modules()) if config.modprobe else ()
         self._facts = read_facts(self.node_id, self._notes)

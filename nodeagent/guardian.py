@@ -19,6 +19,7 @@ from pathlib import Path
 
 from nodeagent.backends import Runtime, load_backends
 from nodeagent.clock import boottime_ns
+from nodeagent.backends.dm_probes import sweep_probes
 from nodeagent.journal import Journal
 from nodeagent.model.errors import FaultError
 from nodeagent.model.record import EndReason, FaultRow
@@ -142,3 +143,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+                sweep_probes()
