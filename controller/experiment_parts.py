@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from nodeagent.model.errors import InvalidSpec
 
 PARTS: dict[str, str] = {
-    "probes": "nodeagent.model.probe:parse_probe",
+    "probes": "controller.probes.spec:parse_probe",
     "oracles": "controller.oracle_spec:parse_oracle",
 }
 """Key of the experiment -> parser of one of its entries: decoded data to a model; raises

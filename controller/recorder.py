@@ -188,6 +188,21 @@ def lock_folder(folder: Path) -> int:
     return fd
 
 
+def is_locked(folder: Path) -> bool:
+    """Whether a controller plays this folder now."""
+    try:
+        fd = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 def _reserve(path: Path) -> None:
     with open(path, "wb") as file:
         os.posix_fallocate(file.fileno(), 0, BALLAST_BYTES)

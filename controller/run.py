@@ -15,42 +15,30 @@ from typing import NoReturn, Protocol
 from controller.guards import Watch
 from controller.recorder import Recorder, RecordLost
 from controller.records import Phase, Record, SampleRecord, Verdict
-from controller.run_commands import Command, command
+from controller.run_commands import command
 from controller.run_control import answer, pending
 from controller.run_core import Core
 from controller.run_exec import Effects
 from controller.run_results import Results
 from controller.run_state import Action, Done
-from nodeagent.clock import boottime_ns, wall
+from nodeagent.clock import boottime_ns
 
 HOUSEKEEPING_NS = 500_000_000
 JUMP_NS = 1_000_000_000
 AT_ONCE = 32
 
 
-@dataclass(frozen=True)
-class Measured:
-    """A sample on its way from a probe to the record."""
-
-    probe: str
-    verdict: Verdict
-    start_ns: int
-    """From the origin."""
-    duration_ns: int
-    node: str | None = None
-    node_ns: int | None = None
-    reason: str = ""
-    data: dict[str, object] = field(default_factory=dict)
-
-
 class Sampler(Protocol):
     """Something that measures in threads of its own, until it is stopped."""
 
-    def start(self, now: Callable[[], int], report: Callable[[Measured], None]) -> None:
+    phase: Phase
+    """Of the samples that start from now on."""
+
+    def start(self) -> None:
         """Begin to measure."""
 
-    def stop(self) -> None:
-        """Measure no more; does not wait for a measurement under way."""
+    def stop(self, wait_s: float = 0.0) -> list[str]:
+        """Measure no more; names of what still hangs after the wait."""
 
 
 class View(Protocol):
@@ -108,8 +96,9 @@ class Runner:
         self._results = Results(core)
         self._origin = origin_ns
         self._views = views
-        self._inbox: queue.SimpleQueue[Done | Measured | Command] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Done | SampleRecord | str] = queue.SimpleQueue()
         self._lost: RecordLost | None = None
+        self._samplers: list[Sampler] = []
         self._perform: Callable[[Action], None] = _nobody
         self._carry_out: Callable[[Action], Done] = _nobody
         self._drift = time.time_ns() - boottime_ns()
@@ -120,13 +109,13 @@ class Runner:
         """Nanoseconds since the origin."""
         return boottime_ns() - self._origin
 
-    def report(self, found: Done | Measured) -> None:
+    def report(self, found: Done | SampleRecord) -> None:
         """A result or a sample."""
         self._inbox.put(found)
 
-    def interrupt(self) -> None:
-        """Ctrl-C: end the run and take everything back. Twice is the same as once."""
-        self._inbox.put("stop")
+    def interrupt(self, by: str = "interrupt") -> None:
+        """End the run and take everything back. Twice is the same as once."""
+        self._inbox.put(by)
 
     def emit(self, record: Record) -> None:
         """Writes a record; a full disk ends the run, but not before everything is back."""
@@ -144,14 +133,15 @@ class Runner:
     ) -> None:
         """To the end. Raises RecordLost after everything was taken back."""
         self._perform, self._carry_out = effects.perform, effects.carry_out
-        started = list(samplers)
-        for sampler in started:
-            sampler.start(self.now, self.report)
+        self._samplers = list(samplers)
+        self._set_phase()
+        for sampler in self._samplers:
+            sampler.start()
         try:
             self._dispatch(first)
             self._loop()
         finally:
-            for sampler in started:
+            for sampler in self._samplers:
                 sampler.stop()
         if self._lost is not None:
             raise self._lost
@@ -185,16 +175,17 @@ class Runner:
         except queue.Empty:
             return
 
-    def _handle(self, found: Done | Measured | Command) -> None:
+    def _handle(self, found: Done | SampleRecord | str) -> None:
         now = self.now()
         if isinstance(found, Done):
             self._dispatch(self._results.done(now, found))
-        elif isinstance(found, Measured):
+        elif isinstance(found, SampleRecord):
             self._sample(now, found)
         else:
-            self._dispatch(command(self.core, now, found, "interrupt")[1])
+            self._dispatch(command(self.core, now, "stop", found)[1])
 
     def _dispatch(self, actions: Iterable[Action]) -> None:
+        self._set_phase()
         for action in actions:
             self._perform(action)
 
@@ -207,27 +198,18 @@ class Runner:
         self.core.event("not-steady", probes=bad)
         self.core.stop(now, "not-steady")
 
-    def _sample(self, now: int, found: Measured) -> None:
-        core = self.core
-        phase: Phase = "before" if not core.started else "after" if core.stopping else "during"
-        if phase == "before" and self.steady is not None:
+    def _sample(self, now: int, found: SampleRecord) -> None:
+        if found.phase == "before" and self.steady is not None:
             self.steady.count(found.probe, found.verdict)
         self.health[found.probe] = found.verdict
-        self.emit(
-            SampleRecord(
-                t_ns=found.start_ns,
-                wall=wall(),
-                probe=found.probe,
-                phase=phase,
-                verdict=found.verdict,
-                duration_ns=found.duration_ns,
-                node=found.node,
-                node_ns=found.node_ns,
-                reason=found.reason,
-                data=found.data,
-            )
-        )
+        self.emit(found)
         self._dispatch(self._watch.sample(now, found.probe, found.verdict))
+
+    def _set_phase(self) -> None:
+        core = self.core
+        phase: Phase = "before" if not core.started else "after" if core.stopping else "during"
+        for sampler in self._samplers:
+            sampler.phase = phase
 
     def _housekeeping(self, now: int) -> None:
         self.recorder.sync()

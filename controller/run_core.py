@@ -44,6 +44,12 @@ class Core(Ledger):
                 due.append(self.end_ns)
         return min(due) if due else None
 
+    def next_start(self) -> int | None:
+        """When the next fault or noise starts, None after the last."""
+        if self._next_start >= len(self.order):
+            return None
+        return self.order[self._next_start].item.start_ns + self.shift_ns
+
     def begin(self, now: int) -> list[Action]:
         """The timeline starts."""
         self.now = now

@@ -29,8 +29,10 @@ def restore(
     core.took_over = True
     _events(core, events)
     _faults(core, faults)
-    core.started = True
     core.event("takeover", shift_ns=core.shift_ns, stopping=core.stopping)
+    if now < 0:
+        return []
+    core.started = True
     actions: list[Action] = []
     moment = (now if core.paused_at is None else core.paused_at) - core.shift_ns
     for state in core.order:

@@ -16,7 +16,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-_ARITHMETIC = Context(prec=34, rounding=ROUND_HALF_EVEN, Emin=-999999, Emax=999999)
+ARITHMETIC = Context(prec=34, rounding=ROUND_HALF_EVEN, Emin=-999999, Emax=999999)
+"""Of every draw and fit; the platform's own settings do not count."""
 _WORD = 1 << 64
 _UNIT_BITS = 53
 MAX_REDRAWS = 1000
@@ -55,7 +56,7 @@ class Stream:
     def unit(self) -> Decimal:
         """A multiple of 2**-54 inside (0, 1); never 0 or 1."""
         bits = self.word() >> (64 - _UNIT_BITS)
-        with localcontext(_ARITHMETIC):
+        with localcontext(ARITHMETIC):
             return Decimal(2 * bits + 1) / Decimal(1 << (_UNIT_BITS + 1))
 
     def choice(self, items: Sequence[T]) -> T:
@@ -125,7 +126,7 @@ def _ratio(region: str, r: Decimal) -> Decimal:
 
 def normal_quantile(p: Decimal) -> Decimal:
     """The standard normal's inverse CDF, 0 < p < 1."""
-    with localcontext(_ARITHMETIC):
+    with localcontext(ARITHMETIC):
         q = p - Decimal("0.5")
         if abs(q) <= Decimal("0.425"):
             return q * _ratio("centre", Decimal("0.180625") - q * q)
@@ -183,7 +184,7 @@ class Distribution:
         _, inverse = INVERSE_CDF[self.name]
         for _ in range(MAX_REDRAWS):
             unit = stream.unit()
-            with localcontext(_ARITHMETIC):
+            with localcontext(ARITHMETIC):
                 value = int(inverse(self.parameters, unit).to_integral_value())
             if value >= self.least and (self.most is None or value <= self.most):
                 return value

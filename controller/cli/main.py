@@ -33,9 +33,17 @@ VERBS = {
     "doctor": "controller.cli.faults:doctor",
     "volume": "controller.cli.volume:volume",
     "probe": "controller.cli.probe:probe",
+    "run": "controller.cli.run:run",
+    "stop": "controller.cli.stop:stop",
+    "pause": "controller.cli.stop:pause",
+    "resume": "controller.cli.stop:resume",
+    "schedule": "controller.cli.schedule:schedule",
+    "noise": "controller.cli.noise:noise",
+    "bundle": "controller.cli.bundle:bundle",
     "agent": "controller.cli.agent:agent",
     "lab": "controller.cli.lab:lab",
     "demo": "controller.cli.demo:demo",
+    "fidelity": "controller.cli.fidelity:fidelity",
 }
 
 

@@ -1,0 +1,237 @@
+"""`faultctl run`: plays an experiment, or goes on with a run whose controller is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from controller import render
+from controller.client import AgentAddress
+from controller.experiment import Experiment
+from controller.experiment_check import Loaded, load_experiment
+from controller.live import LiveView, PlainView, moment
+from controller.noise import with_noise
+from controller.run import View
+from controller.run_finish import Outcome
+from controller.run_plan import RunPlan
+from controller.run_preflight import Preview
+from controller.run_resume import take_over
+from controller.run_start import Options, check_nodes, new_run_id, open_ports, play_new
+from nodeagent.model.errors import InvalidSpec, Refused
+
+RUNS = Path("runs")
+
+
+def node_options(values: tuple[str, ...]) -> dict[str, str]:
+    """--node NAME=URL, as often as needed."""
+    found: dict[str, str] = {}
+    for value in values:
+        name, separator, url = value.partition("=")
+        if not separator or not name or not url:
+            raise InvalidSpec(f"--node {value!r} is not NAME=URL")
+        found[name] = url
+    return found
+
+
+def read_experiment(
+    path: Path, nodes: tuple[str, ...], *, seed: int | None = None, for_schedule: bool = False
+) -> Loaded:
+    """The experiment of a file. Raises InvalidSpec, Refused."""
+    try:
+        raw = path.read_bytes()
+    except OSError as exc:
+        raise Refused(f"{path} cannot be read", exc.strerror or str(exc)) from exc
+    found = load_experiment(raw, path.name, nodes=node_options(nodes), for_schedule=for_schedule)
+    if seed is None:
+        return found
+    experiment = found.experiment.model_copy(update={"seed": seed})
+    return replace(found, experiment=experiment, plan=found.plan.model_copy(update={"seed": seed}))
+
+
+def noise_wanted(choice: str, experiment: Experiment) -> bool:
+    """`--noise on|off`; by the file when it is not given."""
+    return experiment.noise is not None if choice == "file" else choice == "on"
+
+
+def address() -> AgentAddress:
+    """The address, and TLS files, of the command line."""
+    found: AgentAddress = click.get_current_context().find_root().obj
+    return found
+
+
+noise_option = click.option(
+    "--noise",
+    type=click.Choice(["on", "off", "file"]),
+    default="file",
+    show_default=True,
+    help="background noise; `file`: if the experiment has a noise block",
+)
+node_option = click.option(
+    "--node", "nodes", multiple=True, metavar="NAME=URL", help="where the agent of a node is"
+)
+folder_option = click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    help="of the record; a new one [default: runs/NAME-ID]",
+)
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.option("--plan", "plan_only", is_flag=True, help="show timeline and steps, touch nothing")
+@click.option("--offline", is_flag=True, help="with --plan: ask no node, show the timeline only")
+@click.option("--seed", type=click.IntRange(0, (1 << 63) - 1), help="instead of the file's")
+@noise_option
+@node_option
+@folder_option
+@click.option("--repeat", type=click.IntRange(1, 1000), default=1, show_default=True)
+@click.option("--allow-refused", is_flag=True, help="start though nodes would refuse some faults")
+@click.option("--take-over", "resume", type=click.Path(path_type=Path), metavar="FOLDER")
+@click.option("-o", "--output", type=click.Choice(render.FORMATS), default="table")
+def run(file: Path | None, resume: Path | None, **values: Any) -> None:
+    """Play the experiment FILE; everything is back where it was when it ends."""
+    if (file is None) == (resume is None):
+        raise click.UsageError("give an experiment file, or --take-over FOLDER")
+    ctx = click.get_current_context()
+    if resume is not None:
+        with views() as watching:
+            outcome = take_over(resume, address(), watching)
+        show_outcome(outcome, values["output"])
+        ctx.exit(outcome.exit_code)
+    if file is None:
+        return
+    loaded = read_experiment(file, values["nodes"], seed=values["seed"])
+    noise = noise_wanted(values["noise"], loaded.experiment)
+    plan = with_noise(loaded.plan, loaded.experiment) if noise else loaded.plan
+    if values["plan_only"]:
+        show_plan(loaded.experiment, plan, values["output"], offline=values["offline"])
+        return
+    ctx.exit(play(loaded, plan, noise, values))
+
+
+def play(loaded: Loaded, plan: RunPlan, noise: bool, values: dict[str, Any]) -> int:
+    """As often as asked; the worst exit code."""
+    worst = 0
+    for number in range(1, values["repeat"] + 1):
+        options = Options(
+            folder=_folder(values["folder"], loaded.experiment.name, number, values["repeat"]),
+            noise=noise,
+            blind=loaded.experiment.blind,
+            allow_refused=values["allow_refused"],
+            repeat=number,
+        )
+        with views(plan) as watching:
+            outcome = play_new(loaded, plan, options, address(), watching)
+        show_outcome(outcome, values["output"])
+        worst = max(worst, outcome.exit_code)
+        if outcome.stopped in ("interrupt", "stop"):
+            break
+    return worst
+
+
+def _folder(given: Path | None, name: str, number: int, repeat: int) -> Path:
+    if given is None:
+        return RUNS / f"{name}-{new_run_id()}"
+    return given if repeat == 1 else given.with_name(f"{given.name}-{number}")
+
+
+@contextmanager
+def views(plan: RunPlan | None = None) -> Iterator[list[View]]:
+    """A live picture on a terminal, else plain lines; both on standard error."""
+    console = render.err()
+    if console.is_terminal:
+        with LiveView(console) as view:
+            yield [view]
+    else:
+        yield [PlainView(console)]
+
+
+# --- what is shown --------------------------------------------------------------------------
+
+
+def show_plan(experiment: Experiment, plan: RunPlan, form: str, *, offline: bool) -> None:
+    """The timeline, and unless `offline` every step on every node and what would be refused."""
+    run, found = new_run_id(), Preview({}, ())
+    if not offline:
+        with open_ports(experiment, address()) as ports:
+            found = check_nodes(run, plan, ports)
+    if form != "table":
+        render.data(plan_data(plan, found), form)
+    else:
+        _plan_lines(plan, found)
+    refused = [r for r in found.refusals if r.item.role == "fault"]
+    if refused:
+        raise type(refused[0].error)(
+            f"{len(refused)} faults would be refused", str(refused[0].error), refused[0].error.hint
+        )
+
+
+def plan_data(plan: RunPlan, found: Preview) -> dict[str, Any]:
+    """The plan as plain data; the same experiment and seed give the same."""
+    return {
+        "experiment": plan.experiment,
+        "seed": plan.seed,
+        "end_ns": plan.end_ns,
+        "faults": [item.model_dump(mode="json") for item in plan.of("fault")],
+        "noise": [item.model_dump(mode="json") for item in plan.of("noise")],
+        "changes": [change.model_dump(mode="json") for change in plan.changes],
+        "steps": {
+            slot: [step.summary() for step in node_plan.steps]
+            for slot, node_plan in sorted(found.plans.items())
+        },
+        "refused": {r.item.slot: str(r.error) for r in found.refusals},
+    }
+
+
+def _plan_lines(plan: RunPlan, found: Preview) -> None:
+    console = render.out()
+    refused = {r.item.slot: str(r.error) for r in found.refusals}
+    for item in plan.items:
+        console.print(
+            f"{moment(item.start_ns)} to {moment(item.end_ns)}  {item.role} {item.slot}: "
+            f"{item.kind} on {item.target_name} ({item.service}) at {item.node}",
+            markup=False,
+        )
+        node_plan = found.plans.get(item.slot)
+        if node_plan is not None:
+            console.print(f"    mechanism: {node_plan.mechanism}", markup=False)
+            for number, step in enumerate(node_plan.steps, 1):
+                console.print(f"    {number}. {step.summary()}", markup=False)
+        if item.slot in refused:
+            console.print(f"    refused: {refused[item.slot]}", markup=False)
+    for change in plan.changes:
+        console.print(f"{change.action} {change.slot}: {change.rule} {change.detail}", markup=False)
+    console.print(f"ends at {moment(plan.end_ns)}  (nothing was touched)", markup=False)
+
+
+def show_outcome(outcome: Outcome, form: str) -> None:
+    """What became of a run."""
+    data = {
+        "run": outcome.run,
+        "folder": str(outcome.folder),
+        "stopped": outcome.stopped,
+        "ended": dict(sorted(outcome.ended.items())),
+        "dropped": dict(sorted(outcome.dropped.items())),
+        "groups": {
+            v.subject: {"verdict": v.verdict, "why": list(v.reasons)} for v in outcome.verdicts
+        },
+        "bundle": str(outcome.bundle),
+        "seal": outcome.seal,
+    }
+    if form != "table":
+        render.data(data, form)
+        return
+    console = render.out()
+    words = [f"{n} {word}" for word, n in sorted((outcome.ended + outcome.dropped).items())]
+    console.print(
+        f"{outcome.run}: {', '.join(words) or 'no fault'} ({outcome.stopped})", markup=False
+    )
+    for verdict in outcome.verdicts:
+        console.print(f"  {verdict.subject}: {'; '.join(verdict.reasons)}", markup=False)
+    console.print(f"  bundle: {outcome.bundle}", markup=False)
+    console.print(f"  seal:   {outcome.seal}", markup=False)

@@ -1,0 +1,208 @@
+"""From an experiment file to a played, judged and sealed run; and from a run folder onwards."""
+
+from __future__ import annotations
+
+import platform
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import nodeagent
+from controller.client import AgentAddress, AgentClient
+from controller.experiment import Experiment
+from controller.experiment_check import Loaded, addresses
+from controller.experiment_parts import parse_part
+from controller.experiment_plan import ns
+from controller.guards import Watch
+from controller.probes.measure import Surroundings
+from controller.probes.sampler import RunClock
+from controller.probes.sampler import Sampler as ProbeSampler
+from controller.recorder import Recorder, read_records
+from controller.records import (
+    FaultPlanned,
+    Record,
+    RunHeader,
+)
+from controller.run import Runner, View, Wanted
+from controller.run_core import Core
+from controller.run_exec import Effects
+from controller.run_finish import Outcome, finish
+from controller.run_plan import RunPlan, fault_id
+from controller.run_ports import AgentPort
+from controller.run_preflight import Preview, describe_nodes, preview, refuse
+from controller.run_recover import restore
+from controller.run_signals import interrupts
+from controller.run_state import Action, Settings
+from nodeagent.clock import boot_id, boottime_ns, wall
+from nodeagent.model.errors import InvalidSpec
+
+LEAD_NS = 3_000_000_000
+"""Between the last check and the first moment of a timeline without a steady state."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to play."""
+
+    folder: Path
+    noise: bool
+    blind: bool
+    allow_refused: bool = False
+    repeat: int = 1
+
+
+def new_run_id() -> str:
+    """Neutral: nodes show it to anybody who looks."""
+    return time.strftime("r%Y%m%d-%H%M%S-", time.gmtime()) + secrets.token_hex(2)
+
+
+@contextmanager
+def open_ports(experiment: Experiment, default: AgentAddress) -> Iterator[dict[str, AgentPort]]:
+    """Ports to the nodes that the experiment's targets are on."""
+    ports: dict[str, AgentPort] = {}
+    try:
+        for name, entry in addresses(experiment).items():
+            ports[name] = AgentPort(entry.address(default))
+        yield ports
+    finally:
+        for port in ports.values():
+            port.close()
+
+
+def check_nodes(run: str, plan: RunPlan, ports: Mapping[str, AgentPort]) -> Preview:
+    """The plan of every step on every node; touches nothing. Raises Unreachable, Refused."""
+    describe_nodes(ports, lambda: (0, wall()))
+    return preview(run, plan, ports)
+
+
+def play_new(
+    loaded: Loaded, plan: RunPlan, options: Options, default: AgentAddress, views: list[View]
+) -> Outcome:
+    """A new run. Raises Unreachable or Refused before anything is touched; a fault that is
+    refused later is a record, not an error."""
+    experiment, run = loaded.experiment, new_run_id()
+    with open_ports(experiment, default) as ports:
+        nodes = describe_nodes(ports, lambda: (0, wall()))
+        found = preview(run, plan, ports)
+        if not options.allow_refused:
+            refuse(found)
+        steady = ns(experiment.steady.duration) if experiment.steady else 0
+        origin = boottime_ns() + LEAD_NS + steady
+        header = _header(loaded, plan, options, run, origin)
+        with Recorder.create(options.folder, header, loaded.raw, plan) as recorder:
+            stage = Stage(experiment, plan, header, ports, recorder, views)
+            for node in nodes:
+                recorder.write(node.model_copy(update={"t_ns": stage.runner.now()}))
+            _write_planned(recorder, plan, run, stage.runner.now())
+            stage.play()
+    return finish(options.folder, stage.core.stopping)
+
+
+def _header(loaded: Loaded, plan: RunPlan, options: Options, run: str, origin: int) -> RunHeader:
+    return RunHeader(
+        run=run,
+        experiment=loaded.experiment.name,
+        seed=plan.seed,
+        noise=options.noise,
+        blind=options.blind,
+        faultctl=nodeagent.__version__,
+        python=platform.python_version(),
+        created=wall(),
+        origin_boottime_ns=origin,
+        boot_id=boot_id(),
+        experiment_sha256=sha256(loaded.raw).hexdigest(),
+        plan_sha256=sha256(plan.text().encode()).hexdigest(),
+        repeat=options.repeat,
+    )
+
+
+def _write_planned(recorder: Recorder, plan: RunPlan, run: str, now: int) -> None:
+    for item in plan.items:
+        recorder.write(
+            FaultPlanned(
+                t_ns=now,
+                wall=wall(),
+                fault=fault_id(run, item.slot),
+                slot=item.slot,
+                role=item.role,
+                node=item.node,
+                kind=item.kind,
+                target=item.target,
+                spec=item.spec,
+                group=item.group,
+                group_type=item.group_type,
+                start_ns=item.start_ns,
+                duration_ns=None if item.to_the_end else item.end_ns - item.start_ns,
+                truth=item.truth,
+            )
+        )
+
+
+class Stage:
+    """A core with everything around it that plays it."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        plan: RunPlan,
+        header: RunHeader,
+        ports: Mapping[str, AgentPort],
+        recorder: Recorder,
+        views: list[View],
+    ) -> None:
+        self.experiment, self.header = experiment, header
+        self._ports = ports
+        settings = Settings(
+            run=header.run,
+            lease_ns=ns(experiment.lease),
+            late_ns=ns(experiment.late),
+            settle_ns=ns(experiment.lease) + 30_000_000_000,
+            max_faults=experiment.caps.faults,
+            max_nodes=experiment.caps.nodes,
+        )
+        self.core = Core(plan, settings, self._emit, wall)
+        watch = Watch(self.core, experiment.guards, experiment.remedies)
+        origin = header.origin_boottime_ns
+        self.runner = Runner(self.core, recorder, watch, origin, views, _wanted(experiment))
+
+    def _emit(self, record: Record) -> None:
+        self.runner.emit(record)
+
+    def play(self, *, resume: Path | None = None) -> None:
+        """To the end; with `resume`, from where the records of that folder end."""
+        runner = self.runner
+        effects = Effects(self.header.run, self._ports, runner.now, runner.report)
+        first: list[Action] = []
+        if resume is not None:
+            faults = list(read_records(resume, "faults.jsonl"))
+            events = list(read_records(resume, "events.jsonl"))
+            first = restore(self.core, faults, events, runner.now())
+        try:
+            with interrupts(runner.interrupt):
+                runner.play(effects, self._samplers(), first)
+        finally:
+            effects.close()
+
+    def _samplers(self) -> list[ProbeSampler]:
+        if not self.experiment.probes:
+            return []
+        specs = {name: parse_part("probes", data) for name, data in self.experiment.probes.items()}
+        clock = RunClock(lambda: (self.runner.now(), wall()))
+        around = Surroundings(agents=self._client)
+        return [ProbeSampler(specs, self.runner.report, clock, around)]
+
+    def _client(self, node: str) -> AgentClient:
+        if node not in self._ports:
+            raise InvalidSpec(f"a probe is on the node {node!r}, which has no target")
+        return self._ports[node].client
+
+
+def _wanted(experiment: Experiment) -> Wanted | None:
+    if experiment.steady is None:
+        return None
+    names = experiment.steady.probes or tuple(experiment.probes)
+    return Wanted(frozenset(names), float(experiment.steady.share))
