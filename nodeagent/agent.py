@@ -21,8 +21,8 @@ from nodeagent.model.facts import Facts
 from nodeagent.model.plan import FaultRequest, Lease, Plan
 from nodeagent.model.record import EndReason, FaultRow, FaultState
 from nodeagent.reactor import Reactor
-from nodeagent.revert import StepResult
-from nodeagent.statedir import MutationLock, open_state_dir
+from nodeagent.revert import StepResult, peers_of
+from nodeagent.statedir import MutationLock, OwnerLock, open_state_dir
 from nodeagent.ward import Ward
 from nodeagent.watcher import LeaseKeeper, collect
 
@@ -44,13 +44,14 @@ class Agent:
     def __init__(self, config: AgentConfig) -> None:
         self.config = config
         state_dir = open_state_dir(config.state_dir)
+        self._owner = OwnerLock(state_dir)
         self.journal = Journal(state_dir)
         self._lock = MutationLock(state_dir)
         with self._lock.held():
             self.epoch = self.journal.next_epoch()
             self.node_id = self._node_id()
-        self.ward = Ward(state_dir, self.epoch, self._guardian_lost)
             sweep_probes()
+        self.ward = Ward(state_dir, self.epoch, self._guardian_lost)
         self.ward.begin()
         self._notes = tuple(load_modules()) if config.modprobe else ()
         self._facts = read_facts(self.node_id, self._notes)
@@ -79,8 +80,8 @@ class Agent:
 
     def _base_table(self, major: int, minor: int) -> tuple[str, ...]:
         """A device's table as it is without our own faults: what a plan builds on."""
-        for row in self.journal.active_steps([f"block:{major}:{minor}"]):
-            base: list[str] = row.prior["base"]
+        for peer in peers_of(self.journal, f"block:{major}:{minor}"):
+            base: list[str] = peer.prior["base"]
             return tuple(base)
         return read_table(major, minor)
 
@@ -110,6 +111,8 @@ class Agent:
         if not failed:
             self.ward.stop()
         self.journal.close()
+        self._lock.close()
+        self._owner.close()
         return failed
 
     # --- the calls of the interface -----------------------------------------------

@@ -2,7 +2,8 @@
 
 It waits on a pidfd of the agent (pidfd_open(2)). When the agent is gone it takes the
 mutation lock and reverts everything that the journal holds, and keeps trying until
-nothing is left. It also steps in when the agent hangs past a deadline. It never arms
+nothing is left. It also steps in when the agent hangs past a deadline; it ends an agent
+that holds what only goes with it (BPF links), or that keeps the lock. It never arms
 anything. What it needs is loaded before it reports ready, and locked in memory.
 """
 
@@ -18,17 +19,19 @@ import time
 from pathlib import Path
 
 from nodeagent.backends import Runtime, load_backends
-from nodeagent.clock import boottime_ns
 from nodeagent.backends.dm_probes import sweep_probes
+from nodeagent.clock import boottime_ns
 from nodeagent.journal import Journal
-from nodeagent.model.errors import FaultError
-from nodeagent.model.record import EndReason, FaultRow
+from nodeagent.model.errors import FaultError, Refused
+from nodeagent.model.record import EndReason, FaultRow, StepState
 from nodeagent.revert import Reverter
 from nodeagent.statedir import MutationLock
 
 MCL_CURRENT_FUTURE = 1 | 2
 GRACE_NS = 5_000_000_000
 """How far a deadline may pass before the guardian takes the agent for hung."""
+HUNG_NS = 30_000_000_000
+"""How far, when the agent holds the lock: a slow mutation may be under way."""
 RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 LAST_RETRY_S = 30.0
 
@@ -75,7 +78,7 @@ class Guardian:
         poller.register(self._pidfd, select.POLLIN)
         poller.register(wake_fd, select.POLLIN)
         while True:
-            timeout = self._until_overdue_ms()
+            timeout = self._next_look()
             for fd, events in poller.poll(timeout):
                 if fd == self._pidfd:
                     self._clean_up()
@@ -85,7 +88,20 @@ class Guardian:
                 else:
                     poller.unregister(wake_fd)  # the agent is going; its pidfd tells when
             if timeout is not None:
-                self._end_overdue()
+                self._look()
+
+    def _next_look(self) -> int | None:
+        try:
+            return self._until_overdue_ms()
+        except FaultError as exc:
+            print(f"guardian: {exc}", file=sys.stderr)
+            return 1000
+
+    def _look(self) -> None:
+        try:
+            self._end_overdue()
+        except FaultError as exc:
+            print(f"guardian: {exc}", file=sys.stderr)
 
     def _mine(self) -> list[FaultRow]:
         return [f for f in self._journal.faults(active_only=True) if f.epoch <= self._epoch]
@@ -97,16 +113,40 @@ class Guardian:
         return max(0, (min(deadlines) + GRACE_NS - boottime_ns()) // 1_000_000) + 1
 
     def _end_overdue(self) -> None:
-        late = boottime_ns() - GRACE_NS
         for fault in reversed(self._mine()):
-            if fault.deadline_ns > late:
+            if fault.deadline_ns > boottime_ns() - GRACE_NS:
                 continue
             try:
                 with self._lock.held(deadline_s=1.0):
-                    self._reverter.revert(self._journal.fault(fault.id), EndReason.EXPIRED)
-            except FaultError as exc:
+                    self._end(fault.id)
+            except Refused as exc:
                 print(f"guardian: {fault.id} is overdue: {exc}", file=sys.stderr)
-                time.sleep(1.0)
+                if fault.epoch == self._epoch and fault.deadline_ns < boottime_ns() - HUNG_NS:
+                    self._kill_agent(fault)
+
+    def _end(self, fault_id: str) -> None:
+        fault = self._journal.fault(fault_id)
+        if not fault.active:
+            return
+        if fault.epoch == self._epoch and self._agent_holds(fault):
+            self._kill_agent(fault)
+            return
+        try:
+            self._reverter.revert(fault, EndReason.EXPIRED)
+        except FaultError as exc:
+            print(f"guardian: {fault.id} is overdue: {exc}", file=sys.stderr)
+            time.sleep(1.0)
+
+    def _agent_holds(self, fault: FaultRow) -> bool:
+        """Whether something that a workload could notice goes away only with the agent."""
+        return any(
+            row.step.ephemeral and not row.step.observes and row.state is not StepState.REVERTED
+            for row in self._journal.steps(fault.id)
+        )
+
+    def _kill_agent(self, fault: FaultRow) -> None:
+        print(f"guardian: the agent hangs, {fault.id} is overdue: it is killed", file=sys.stderr)
+        signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def _clean_up(self) -> None:
         attempt = 0
@@ -114,9 +154,10 @@ class Guardian:
             try:
                 with self._lock.held():
                     failed = self._reverter.revert_all(EndReason.AGENT_LOST, self._epoch)
-            except FaultError as exc:
-                failed = [("", str(exc))]
+            except Exception as exc:  # noqa: BLE001 - nobody else is left to take the faults back
+                failed = [("", repr(exc))]
             if not failed:
+                sweep_probes()
                 return
             for fault_id, error in failed:
                 print(f"guardian: {fault_id}: {error}", file=sys.stderr)
@@ -143,4 +184,3 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-                sweep_probes()

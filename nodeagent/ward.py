@@ -8,9 +8,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from nodeagent.model.errors import Refused
+from nodeagent.statedir import open_private
 
 READY_DEADLINE_S = 60.0
 
@@ -27,6 +29,7 @@ class Ward:
         self._epoch = epoch
         self._on_loss = on_loss
         self._child: subprocess.Popen[bytes] | None = None
+        self._wake_lock = threading.Lock()
         self._wake = -1
         self._ready = -1
         self._stopping = False
@@ -43,9 +46,12 @@ class Ward:
 
     def _spawn(self) -> None:
         pidfd = os.pidfd_open(os.getpid())
-        wake_read, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        with self._wake_lock:
+            self._wake = wake_write
         self._ready, ready_write = os.pipe2(os.O_CLOEXEC)
-        log = open(self._state_dir / "guardian.log", "ab", buffering=0)  # noqa: SIM115
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        log = open_private(self._state_dir / "guardian.log", flags)
         try:
             self._child = subprocess.Popen(
                 [
@@ -61,9 +67,8 @@ class Ward:
                 env={**os.environ, "FAULTD_CRASHPOINT": "0", "FAULTD_CRASHPOINT_LOG": ""},
             )
         finally:
-            for fd in (pidfd, wake_read, ready_write):
+            for fd in (pidfd, wake_read, ready_write, log):
                 os.close(fd)
-            log.close()
 
     def _await_ready(self) -> None:
         try:
@@ -92,10 +97,15 @@ class Ward:
 
     def poke(self) -> None:
         """Tell it that a deadline has changed."""
-        try:
-            os.write(self._wake, b"x")
-        except (BlockingIOError, BrokenPipeError):
-            return  # it is awake already, or dead: then the watch replaces it
+        with self._wake_lock, suppress(BlockingIOError, BrokenPipeError):
+            if self._wake >= 0:  # else it is dead, and the watch replaces it
+                os.write(self._wake, b"x")
+
+    def _drop_wake(self) -> None:
+        """Its number may be another file's at once: nobody may write to it any more."""
+        with self._wake_lock:
+            os.close(self._wake)
+            self._wake = -1
 
     def stop(self) -> None:
         """End it; only after everything is reverted."""
@@ -113,7 +123,7 @@ class Ward:
             code = child.wait()
             if self._stopping:
                 return
-            os.close(self._wake)
+            self._drop_wake()
             try:
                 self._spawn()
                 self._await_ready()
