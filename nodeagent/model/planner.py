@@ -7,10 +7,11 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from nodeagent.model.errors import InvalidSpec, Refused
+from nodeagent.model.errors import FaultError, InvalidSpec, Refused
 from nodeagent.model.facts import Facts, first_missing
 from nodeagent.model.kind import Context, FaultKind, FaultSpec, Rung
 from nodeagent.model.plan import FaultRequest, Plan, Rejected
+from nodeagent.model.steps import StepBase
 from nodeagent.model.target import TARGET_TYPES, TargetBase, parse_target
 
 
@@ -82,6 +83,14 @@ def _objection(rung: Rung, spec: Any, context: Context, forced: str | None) -> s
     return first_missing(rung.needs(spec), context.facts) or rung.supports(spec, context)
 
 
+def _check_keys(kind: FaultKind, steps: tuple[StepBase, ...]) -> None:
+    """Two steps of one fault on one object: cut short in between, it would look foreign."""
+    keys = [step.key() for step in steps if not step.composes]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise FaultError(f"{kind.name} would change {key} twice", "a plan changes it once")
+
+
 def make_plan(
     kind: FaultKind,
     request: FaultRequest,
@@ -102,6 +111,7 @@ def make_plan(
         )
     choice = choose(kind, spec, context, request.mechanism)
     steps = tuple(choice.rung.plan(spec, context))
+    _check_keys(kind, steps)
     return Plan(
         id=request.id,
         kind=kind.name,

@@ -107,6 +107,10 @@ class FakeKernel:
             state["links"][name] = {"pid": pid, "start": _start_time(pid), "value": value}
         self._store(state)
 
+    def drop_links(self) -> None:
+        """What the kernel does when the process that holds them dies."""
+        self._store({**self._load(), "links": {}})
+
 
 # --- steps ------------------------------------------------------------------------
 
