@@ -14,11 +14,13 @@ from rich.table import Table
 from nodeagent.model.errors import FaultError
 
 FORMATS = ("table", "json", "yaml")
+PLAIN_WIDTH = 2000
 
 
 def out() -> Console:
-    """The console for results; plain where there is no terminal."""
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    """The console for results; plain lines, never wrapped, where there is no terminal."""
+    wide = None if sys.stdout.isatty() else PLAIN_WIDTH
+    return Console(highlight=False, soft_wrap=wide is not None, width=wide)
 
 
 def err() -> Console:
