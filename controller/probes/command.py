@@ -54,10 +54,12 @@ PROCESSES = (
 """Prints pid, state and start time (fields 1, 3, 22 of /proc/PID/stat, proc(5))."""
 
 USERS = (
-    'for d in /proc/[0-9]*; do { ls -l "$d/fd"; sed "s/^/-> /" "$d/maps"; } 2>/dev/null | '
-    'P="$1" awk \'BEGIN{p=ENVIRON["P"]} {i=index($0," " p); if(i){c=substr($0,i+1+length(p),1); '
-    'if(c==""||c=="/"||c==" "){f=1}}} END{exit !f}\' && '
-    'echo "${d#/proc/} $(cat "$d/comm" 2>/dev/null)"; done; true'
+    '[ "$(id -u)" = 0 ] || { echo "only root sees the files of all processes" >&2; exit 125; }; '
+    '{ ls -l /proc/[0-9]*/fd; grep -sF -- " $1" /proc/[0-9]*/maps; } 2>/dev/null | '
+    'P="$1" awk \'BEGIN{p=" " ENVIRON["P"]} '
+    '/^\\/proc\\/[0-9]+\\/(fd|maps):/{split($0,a,"/"); n=a[3]} '
+    '{i=index($0,p); if(i){c=substr($0,i+length(p),1); if(c==""||c=="/"||c==" ") u[n]=1}} '
+    'END{for(n in u){f="/proc/" n "/comm"; m=""; getline m < f; close(f); print n " " m}}\' | sort'
 )
 """Prints pid and name of each process with an open or mapped file at or below $1."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import re
 import time
 from datetime import timedelta
@@ -39,6 +40,14 @@ def _literal(hostname: str) -> str:
     return hostname.replace("%25", "%") if ":" in hostname else hostname
 
 
+class _ZonedUrl(httpx.URL):
+    """A URL whose zone reaches getaddrinfo(3) as it is spelt there: `%`, not `%25`."""
+
+    @property
+    def raw_host(self) -> bytes:
+        return super().raw_host.replace(b"%25", b"%")
+
+
 def client(spec: Tls, *, follow: bool = False) -> httpx.AsyncClient:
     """No proxy, no cookies between samples, one connection a sample."""
     return httpx.AsyncClient(
@@ -72,8 +81,8 @@ async def _measure(spec: HttpProbe) -> Outcome:
         found = network_failure(exc, **data)
         if found is not None:
             return found
-        garbage = isinstance(exc, httpx.RemoteProtocolError)
-        cause = "garbage" if garbage and "data" not in str(exc) else "cut"
+        closed = "closed connection" in str(exc) or "disconnected" in str(exc)
+        cause = "cut" if closed else "garbage"
         return failed(f"the answer is broken: {exc or type(exc).__name__}", **data, cause=cause)
     except (httpx.InvalidURL, httpx.HTTPError) as exc:
         return failed(f"the answer is broken: {exc}", **data, cause="garbage")
@@ -88,6 +97,8 @@ async def _request(
     request = session.build_request(
         spec.method, url, headers=headers, content=spec.body, extensions=extensions
     )
+    if "%25" in request.url.host:
+        request.url = _ZonedUrl(url)
     response = await session.send(request, stream=True)
     body = bytearray()
     try:
@@ -104,8 +115,15 @@ async def _request(
         await response.aclose()
     data["bytes"] = len(body)
     location = response.headers.get("location", "")
-    text = bytes(body).decode(response.charset_encoding or "utf-8", errors="replace")
+    text = bytes(body).decode(_encoding(response.charset_encoding), errors="replace")
     return _judge(spec, data, text, location, time.monotonic_ns() - began)
+
+
+def _encoding(name: str | None) -> str:
+    try:
+        return codecs.lookup(name or "utf-8").name
+    except LookupError:
+        return "utf-8"
 
 
 def _judge(
