@@ -55,8 +55,6 @@ class Core(Ledger):
         self.now = now
         self.started = True
         self.event("started", seed=self.plan.seed)
-        for node in self.nodes.values():
-            self.at(now + self.settings.poll_ns, "tend", node.name)
         return self.tick(now)
 
     def tick(self, now: int) -> list[Action]:
@@ -133,7 +131,7 @@ class Core(Ledger):
         look_first = state.maybe_there
         state.life = Life.APPLYING
         state.maybe_there = True
-        self.nodes[state.item.node].live[state.id] = state
+        self.bring(state)
         left = max(state.end_ns - self.now, 0)
         hard = max(left, 1_000_000_000) + self.settings.hard_margin_ns
         return Apply(state.item, self.settings.lease_ns, hard, look_first)
@@ -174,9 +172,8 @@ class Core(Ledger):
         node = self.nodes[key]
         if node.tending:
             return []
-        if not node.live and node.lost_since is None:
-            if self._open:
-                self.at(self.now + self.settings.poll_ns, "tend", key)
+        if not node.live:
+            node.watched = False
             return []
         node.tending = True
         renew: tuple[str, ...] = ()

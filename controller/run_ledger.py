@@ -85,6 +85,14 @@ class Ledger:
         """Wake at a moment to do `what` with `key`."""
         heapq.heappush(self._timers, (moment, next(self._serial), what, key))
 
+    def bring(self, state: ItemState) -> None:
+        """It is, or may be, on its node: which is looked after from now on."""
+        node = self.nodes[state.item.node]
+        node.live[state.id] = state
+        if not node.watched:
+            node.watched = True
+            self.at(self.now + self.settings.poll_ns, "tend", node.name)
+
     def retry(self, state: ItemState) -> None:
         """Try again later, ever more slowly."""
         self.at(self.now + backoff(state.tries), "retry", state.id)
@@ -116,7 +124,7 @@ class Ledger:
         """The node says that the fault is there."""
         state.life, state.armed_ns, state.sent_ns = Life.ARMED, self.now, sent_ns
         state.tries = 0
-        self.nodes[state.item.node].live[state.id] = state
+        self.bring(state)
         start = state.item.start_ns + self.shift_ns
         self.record(
             FaultArmed,

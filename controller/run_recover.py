@@ -40,15 +40,13 @@ def restore(
             continue
         actions.append(_look(core, state))
     core.skip_to(moment)
-    for node in core.nodes.values():
-        core.at(now + core.settings.poll_ns, "tend", node.name)
     if core.stopping:
         actions += core.stop(now, core.stopping)
     return actions
 
 
 def _look(core: Core, state: ItemState) -> Look:
-    core.nodes[state.item.node].live[state.id] = state
+    core.bring(state)
     state.maybe_there = True
     if state.life is Life.WAITING:
         state.life = Life.APPLYING

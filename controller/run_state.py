@@ -155,6 +155,8 @@ class NodeState:
     lost_since: int | None = None
     after: int = 0
     renewed_ns: int = 0
+    watched: bool = False
+    """A timer to look after it is set, or its answer is awaited."""
     tending: bool = False
     live: dict[str, ItemState] = field(default_factory=dict)
 

@@ -96,10 +96,13 @@ def generate(
     lives = used.lives if profile else preset.lives or used.lives
     limits = limits or preset.limits
     pool = tuple(sorted(places, key=lambda p: p.service)) if places is not None else preset.pool()
+    takes_all = any(place.kinds is None for place in pool)
+    takes = frozenset[str]().union(*(place.kinds or () for place in pool))
+    left_out = tuple(sorted(kind for kind in used.mix if not takes_all and kind not in takes))
     recipe = Recipe(
         arrivals.made(),
         lives.made(),
-        used.made_mix(),
+        used.made_mix(left_out),
         limits.made(),
         pool,
         milliseconds(preset.window),
@@ -118,6 +121,7 @@ def generate(
         profile=used.name,
         calibrated=used.calibrated,
         origin=used.origin,
+        left_out=left_out,
         window_ms=recipe.window,
         limits=limits,
         faults=tuple(_scheduled(item, used) for item in drawn.faults),
@@ -157,6 +161,8 @@ def _possible(recipe: Recipe) -> None:
     """What no draw can satisfy is said before one is made."""
     if not recipe.places:
         raise InvalidSpec("there is nothing to draw from", "no target is given")
+    if not recipe.mix.kinds:
+        raise InvalidSpec("there is nothing to draw from", "no target takes a kind of the profile")
     services = [place.service for place in recipe.places]
     if len(set(services)) != len(services):
         twice = sorted(name for name, n in Counter(services).items() if n > 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from datetime import timedelta
 from decimal import Decimal
 from typing import Annotated, Any, Literal
@@ -151,9 +152,11 @@ class Profile(Strict):
     lives: DistributionSpec
     mix: dict[str, KindShare] = Field(min_length=1)
 
-    def made_mix(self) -> Mix:
-        """For the engine, in order of names."""
-        kinds = tuple((name, share.weight) for name, share in sorted(self.mix.items()))
+    def made_mix(self, left_out: Sequence[str] = ()) -> Mix:
+        """For the engine, in order of names, without the kinds that no target takes."""
+        kinds = tuple(
+            (name, share.weight) for name, share in sorted(self.mix.items()) if name not in left_out
+        )
         severities = {
             name: tuple((s, v.weight) for s, v in sorted(share.severities.items()))
             for name, share in self.mix.items()
@@ -235,6 +238,7 @@ class Schedule(Strict):
     profile: str
     calibrated: bool = False
     origin: str = ""
+    left_out: tuple[str, ...] = Field(default=(), description="kinds that no target takes")
     window_ms: int
     limits: Limits = Limits()
     faults: tuple[ScheduledFault, ...]

@@ -21,6 +21,7 @@ def headline(schedule: Schedule) -> list[str]:
         f" the last ends at {moment(schedule.end_ms * _MS)}",
         f"at most {most} at once, {mean} on average while there are any",
         f"limits delayed {delayed} and dropped {dropped}",
+        f"kinds that no target takes: {', '.join(schedule.left_out) or 'none'}",
         f"SHA-256 {schedule.digest}",
     ]
 
