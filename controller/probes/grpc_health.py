@@ -9,7 +9,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from controller.probes.address import url_host
 from controller.probes.outcome import Outcome, failed, passed, timed_out, unknown
-from controller.probes.spec import GrpcHealthProbe
+from controller.probes.spec import GrpcHealthProbe, GrpcPlace
 from nodeagent.model.errors import InvalidSpec
 
 _OPTIONS = [
@@ -18,15 +18,25 @@ _OPTIONS = [
 ]
 
 
-def measure(spec: GrpcHealthProbe) -> Outcome:
-    """One Check. Raises InvalidSpec for TLS files that cannot be used."""
+Options = list[tuple[str, object]]
+
+
+def channel_place(
+    spec: GrpcPlace,
+) -> tuple[str, Options, grpc.ChannelCredentials | None]:
+    """(target, options, credentials) of a channel. Raises InvalidSpec."""
     host = spec.host if "%" in spec.host else url_host(spec.host)
-    target = f"{host}:{spec.port}"
-    options: list[tuple[str, object]] = list(_OPTIONS)
+    options: Options = list(_OPTIONS)
     if spec.server_name:
         options.append(("grpc.ssl_target_name_override", spec.server_name))
-    if spec.tls:
-        channel = grpc.secure_channel(target, _credentials(spec), options)
+    return f"{host}:{spec.port}", options, _credentials(spec) if spec.tls else None
+
+
+def measure(spec: GrpcHealthProbe) -> Outcome:
+    """One Check. Raises InvalidSpec for TLS files that cannot be used."""
+    target, options, credentials = channel_place(spec)
+    if credentials is not None:
+        channel = grpc.secure_channel(target, credentials, options)
     else:
         channel = grpc.insecure_channel(target, options)
     with channel:
@@ -54,7 +64,7 @@ def _failure(exc: grpc.RpcError) -> Outcome:
     return failed(f"{code.name}: {details}", code=code.name, cause=cause)
 
 
-def _credentials(spec: GrpcHealthProbe) -> grpc.ChannelCredentials:
+def _credentials(spec: GrpcPlace) -> grpc.ChannelCredentials:
     if not spec.verify:
         raise InvalidSpec("gRPC always verifies certificates", "give `ca` and `server_name`")
 

@@ -122,14 +122,19 @@ class DnsProbe(ProbeBase):
     expect: tuple[str, ...] = Field(default=(), description="answers that must be there")
 
 
-class GrpcHealthProbe(Tls):
+class GrpcPlace(Tls):
+    """Where a gRPC server is."""
+
+    host: Host
+    port: int = Field(ge=1, le=65535)
+    tls: bool = False
+
+
+class GrpcHealthProbe(GrpcPlace):
     """grpc.health.v1.Health/Check; SERVING is healthy."""
 
     type: Literal["grpc-health"] = "grpc-health"
-    host: Host
-    port: int = Field(ge=1, le=65535)
     service: str = ""
-    tls: bool = False
 
 
 class ExecProbe(ProbeBase):

@@ -47,20 +47,27 @@ def _host(spec: SqlProbe) -> str:
     return spec.host if spec.host.startswith("/") else bare_host(spec.host)
 
 
+async def postgresql_connection(spec: SqlProbe) -> Any:
+    """An open connection. Raises psycopg.Error, and InvalidSpec."""
+    import psycopg
+
+    return await psycopg.AsyncConnection.connect(
+        host=_host(spec),
+        port=spec.port or 5432,
+        dbname=spec.database or None,
+        user=spec.user or None,
+        password=password(spec) or None,
+        application_name="probe",
+        autocommit=True,
+    )
+
+
 def _postgresql(spec: SqlProbe) -> Outcome:
     import psycopg
 
     async def ask() -> list[tuple[Any, ...]]:
         async with asyncio.timeout(spec.timeout.total_seconds()):
-            connection = await psycopg.AsyncConnection.connect(
-                host=_host(spec),
-                port=spec.port or 5432,
-                dbname=spec.database or None,
-                user=spec.user or None,
-                password=password(spec) or None,
-                application_name="probe",
-                autocommit=True,
-            )
+            connection = await postgresql_connection(spec)
             try:
                 cursor = await connection.execute(spec.query.encode())
                 if cursor.description is None:

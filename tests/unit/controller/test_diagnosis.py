@@ -7,7 +7,7 @@ import json
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.diagnosis import (
@@ -239,6 +239,7 @@ def test_model_judge_is_parsed_strictly() -> None:
             judge_diagnosis(case(RIGHT), judge, RULES["thirds"])
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from([*RIGHT, "text"]), st.text() | st.lists(st.text())))
 def test_rule_judge_answers_whatever_it_is_given(submission: dict[str, object]) -> None:
     one = judge_diagnosis(case(submission), RuleJudge(), RULES["thirds"])

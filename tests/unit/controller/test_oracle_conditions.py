@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from judging_kit import S, armed, history, planned, sample, samples
 from pydantic import TypeAdapter, ValidationError
@@ -31,6 +31,7 @@ def hold_of(*verdicts: str, **more: Any) -> list[SampleRecord]:
     return [sample("p", 200 + i, v, **more) for i, v in enumerate(verdicts)]
 
 
+@settings(deadline=None)
 @given(st.lists(VERDICTS, min_size=1, max_size=6), st.integers(1, 6))
 def test_logic_is_what_all_fillings_of_the_unknown_agree_on(found: list[Verdict], n: int) -> None:
     import itertools
@@ -162,6 +163,7 @@ def test_baseline_comparison() -> None:
     assert judged(least, many, hold_of(*["pass"] * 10)).verdict == "unknown"
 
 
+@settings(deadline=None)
 @given(
     st.lists(VERDICTS, min_size=10, max_size=10),
     st.lists(st.booleans(), min_size=10, max_size=10),

@@ -7,7 +7,7 @@ from fractions import Fraction
 from itertools import product
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.score import (
@@ -139,6 +139,7 @@ def test_fixed_rounds_halves_away_from_zero(value: Fraction, digits: int, text: 
     assert fixed(value, digits) == text
 
 
+@settings(deadline=None)
 @given(st.fractions(min_value=-10000, max_value=10000), st.integers(1, 6))
 def test_fixed_is_within_half_a_unit(value: Fraction, digits: int) -> None:
     assert abs(Fraction(fixed(value, digits)) - value) <= Fraction(1, 2 * 10**digits)
@@ -181,6 +182,7 @@ def test_repeated_runs_count_unknown_as_no_success() -> None:
 times = st.one_of(st.none(), st.integers(0, 10**12))
 
 
+@settings(deadline=None)
 @given(st.lists(st.builds(FaultMarks, st.just("f"), st.just("s"), st.just(0), times, times, times)))
 def test_score_is_bounded_and_data_is_json(all_marks: list[FaultMarks]) -> None:
     score = Score(tuple(all_marks), end_ns=1)

@@ -1,0 +1,1 @@
+"""Background load: an open-loop driver whose windows are probe samples."""
