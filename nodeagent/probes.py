@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
-import signal
 import socket
 import stat
-import subprocess
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from nodeagent import child
 from nodeagent.backends.disk_checks import direct_read
 from nodeagent.clock import boottime_ns
+from nodeagent.model import strictjson
 from nodeagent.model.errors import InvalidSpec
 from nodeagent.model.planner import explain
 from nodeagent.model.probe import (
@@ -34,31 +34,32 @@ MAX_BAD = 16
 Result = tuple[Verdict, str, dict[str, object]]
 
 
-def run_probe(probe_json: str, go_on: Callable[[], bool]) -> Iterator[Sample]:
-    """Take the samples of a probe until they are all there or `go_on` says no.
+def run_probe(probe_json: str, gone: threading.Event) -> Iterator[Sample]:
+    """Take the samples of a probe until they are all there or nobody waits for them any more.
 
     Raises InvalidSpec.
     """
     try:
-        spec = parse_probe(json.loads(probe_json))
+        spec = parse_probe(strictjson.loads(probe_json))
     except ValidationError as exc:
         raise InvalidSpec("the probe is not valid", explain(exc)) from exc
     except ValueError as exc:
         raise InvalidSpec("the probe is not JSON", str(exc)) from exc
     start = time.monotonic()
     for number in range(spec.count):
-        time.sleep(max(0.0, start + number * spec.interval.total_seconds() - time.monotonic()))
-        if not go_on():
+        pause = start + number * spec.interval.total_seconds() - time.monotonic()
+        if gone.wait(max(0.0, pause)):
             return
-        yield sample(spec)
+        yield sample(spec, gone)
 
 
-def sample(spec: ProbeSpec) -> Sample:
-    """One sample."""
+def sample(spec: ProbeSpec, gone: threading.Event | None = None) -> Sample:
+    """One sample; a program that it runs ends early when nobody waits for it any more."""
+    gone = gone or threading.Event()
     began = boottime_ns()
     match spec:
         case ExecProbe():
-            verdict, reason, data = _exec(spec)
+            verdict, reason, data = _exec(spec, gone)
         case TcpProbe():
             verdict, reason, data = _tcp(spec)
         case ReadProbe():
@@ -74,35 +75,31 @@ def sample(spec: ProbeSpec) -> Sample:
     )
 
 
-def _exec(spec: ExecProbe) -> Result:
+def _exec(spec: ExecProbe, gone: threading.Event) -> Result:
     try:
-        child = subprocess.Popen(
-            spec.command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
+        done = child.run(spec.command, spec.timeout.total_seconds(), gone)
     except OSError as exc:
         return "unknown", f"{spec.command[0]} cannot be run: {exc.strerror}", {}
-    try:
-        out, err = child.communicate(timeout=spec.timeout.total_seconds())
-    except subprocess.TimeoutExpired:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.communicate()
+    if done.code is None:
+        if gone.is_set():
+            return "unknown", "nobody waits for the result any more", {}
         return "fail", "no result within the time-out", {"timed_out": True}
     data: dict[str, object] = {
-        "exit": child.returncode,
-        "stdout": out[:MAX_OUTPUT].decode(errors="replace"),
-        "stderr": err[:MAX_OUTPUT].decode(errors="replace"),
+        "exit": done.code,
+        "stdout": done.out[:MAX_OUTPUT].decode(errors="replace"),
+        "stderr": done.err[:MAX_OUTPUT].decode(errors="replace"),
     }
-    if child.returncode:
+    if done.code:
         last = data["stderr"] or data["stdout"]
         lines = str(last).strip().splitlines()
-        return "fail", f"exit status {child.returncode}" + (f": {lines[-1]}" if lines else ""), data
-    if spec.output is not None and spec.output not in out.decode(errors="replace"):
+        return "fail", f"{_status(done.code)}" + (f": {lines[-1]}" if lines else ""), data
+    if spec.output is not None and spec.output not in done.out.decode(errors="replace"):
         return "fail", f"the output does not contain {spec.output!r}", data
     return "pass", "", data
+
+
+def _status(code: int) -> str:
+    return f"exit status {code}" if code > 0 else f"killed by signal {-code}"
 
 
 def _tcp(spec: TcpProbe) -> Result:
@@ -124,8 +121,6 @@ def _read(spec: ReadProbe) -> Result:
         size = _size(path, info)
     except OSError as exc:
         return "unknown", f"{spec.path}: {exc.strerror}", {}
-    if spec.block <= 0 or spec.block % 512 or spec.offset % spec.block:
-        return "unknown", "block must be a multiple of 512B, and offset of block", {}
     end = size if spec.length is None else min(size, spec.offset + spec.length)
     deadline = time.monotonic() + spec.timeout.total_seconds()
     bad: list[int] = []
