@@ -19,8 +19,15 @@ from typing import Any, TypeVar
 
 from nodeagent.clock import boottime_ns, wall
 from nodeagent.crashpoint import crashpoint
-from nodeagent.journal_schema import SCHEMA, SCHEMA_VERSION, fault_from, step_from
-from nodeagent.model.errors import BackendError, Refused, UnknownFault
+from nodeagent.journal_schema import (
+    SCHEMA,
+    SCHEMA_VERSION,
+    fault_from,
+    other_version,
+    step_from,
+    unusable,
+)
+from nodeagent.model.errors import BackendError, UnknownFault
 from nodeagent.model.record import Event, FaultRow, FaultState, StepRow, StepState
 from nodeagent.model.steps import StepBase
 from nodeagent.statedir import open_private
@@ -58,17 +65,10 @@ class Journal:
             damage = self.check() if version == SCHEMA_VERSION else ""
         except (sqlite3.Error, BackendError) as exc:
             self._db.close()
-            raise self._unusable(str(exc)) from exc
-        if version != SCHEMA_VERSION:
+            raise unusable(self.path, str(exc)) from exc
+        if version != SCHEMA_VERSION or damage:
             self._db.close()
-            raise Refused(
-                f"the journal {self.path} was written by another version of the agent",
-                f"its version is {version}, this agent knows {SCHEMA_VERSION}",
-                "start that agent, or revert with it first",
-            )
-        if damage:
-            self._db.close()
-            raise self._unusable(damage)
+            raise unusable(self.path, damage) if damage else other_version(self.path, version)
 
     def _version(self) -> int:
         return int(self._db.execute("PRAGMA user_version").fetchone()[0])
@@ -79,14 +79,6 @@ class Journal:
                 for statement in SCHEMA.split(";"):
                     self._db.execute(statement)
                 self._db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-
-    def _unusable(self, why: str) -> Refused:
-        return Refused(
-            f"the journal {self.path} cannot be used",
-            why,
-            "keep the file in another place and start again: `faultctl doctor` then finds "
-            "what is left in the kernel",
-        )
 
     @contextmanager
     def _write(self, *, durable: bool) -> Iterator[None]:
@@ -122,6 +114,11 @@ class Journal:
                 " ".join(str(exc).split())[:300],
                 "start the agent that wrote it, and revert with it",
             ) from exc
+
+    def wake(self) -> None:
+        """Wake everybody who waits for a change."""
+        with self.changed:
+            self.changed.notify_all()
 
     def close(self) -> None:
         """Close the database."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from pathlib import Path
 
+from nodeagent.model.errors import Refused
 from nodeagent.model.record import FaultRow, StepRow, StepState
 from nodeagent.model.steps import step_from_json
 
@@ -29,6 +31,25 @@ CREATE TABLE events (
   seq INTEGER PRIMARY KEY AUTOINCREMENT, fault_id TEXT NOT NULL, type TEXT NOT NULL,
   boottime_ns INTEGER NOT NULL, wall TEXT NOT NULL, data TEXT NOT NULL) STRICT;
 """
+
+
+def unusable(path: Path, why: str) -> Refused:
+    """The error for a journal that is damaged or no journal at all."""
+    return Refused(
+        f"the journal {path} cannot be used",
+        why,
+        "keep the file in another place and start again: `faultctl doctor` then finds "
+        "what is left in the kernel",
+    )
+
+
+def other_version(path: Path, version: int) -> Refused:
+    """The error for a journal of another layout."""
+    return Refused(
+        f"the journal {path} was written by another version of the agent",
+        f"its version is {version}, this agent knows {SCHEMA_VERSION}",
+        "start that agent, or revert with it first",
+    )
 
 
 def fault_from(row: sqlite3.Row) -> FaultRow:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, TypeVar
+import threading
+from collections.abc import Iterator
 
 import grpc
-from pydantic import BaseModel, ValidationError
 
 import nodeagent
 from nodeagent.agent import Agent
@@ -16,58 +14,19 @@ from nodeagent.clock import boottime_ns
 from nodeagent.doctor import examine
 from nodeagent.faults import kinds
 from nodeagent.model.errors import FaultError, InvalidSpec
+from nodeagent.model.evidence import Evidence
 from nodeagent.model.facts import Facts, first_missing
 from nodeagent.model.kind import FaultKind
 from nodeagent.model.plan import FaultRequest, Lease
-from nodeagent.model.planner import explain
 from nodeagent.model.record import FaultRow
 from nodeagent.probes import run_probe
+from nodeagent.rpc import needed, parse, streamed, unary
 from nodeagent.volumes import Volumes
 from protos import faultd_pb2 as pb
 from protos import faultd_pb2_grpc as pb_grpc
 
 API_VERSION = 1
 WATCH_WAKE_S = 30.0
-MAX_JSON = 16 * 1024 * 1024
-ERROR_METADATA = "faultctl-error-bin"
-
-M = TypeVar("M", bound=BaseModel)
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def abort(context: grpc.ServicerContext, error: FaultError) -> NoReturn:
-    """End a call with an error that keeps its what, why and hint."""
-    info = pb.ErrorInfo(code=error.code, what=error.what, why=error.why, hint=error.hint)
-    context.set_trailing_metadata(((ERROR_METADATA, info.SerializeToString()),))
-    context.abort(getattr(grpc.StatusCode, error.grpc_status), str(error))
-    raise AssertionError("abort returns never")
-
-
-def unary(method: F) -> F:
-    """Turn FaultError, and at this outermost edge anything else, into a gRPC status."""
-
-    @functools.wraps(method)
-    def wrapper(self: Faultd, request: Any, context: grpc.ServicerContext) -> Any:
-        try:
-            return method(self, request, context)
-        except FaultError as exc:
-            abort(context, exc)
-        except OSError as exc:
-            abort(context, FaultError("the node refused an operation", str(exc)))
-
-    return wrapper  # type: ignore[return-value]
-
-
-def parse(model: type[M], text: str, what: str) -> M:
-    """A pydantic model from a request's JSON. Raises InvalidSpec naming the field."""
-    if len(text) > MAX_JSON:
-        raise InvalidSpec(f"the {what} is too large", f"{len(text)} bytes")
-    try:
-        return model.model_validate(json.loads(text))
-    except ValidationError as exc:
-        raise InvalidSpec(f"the {what} is not valid", explain(exc)) from exc
-    except (ValueError, RecursionError) as exc:
-        raise InvalidSpec(f"the {what} is not JSON", str(exc)) from exc
 
 
 class Faultd(pb_grpc.FaultdServicer):
@@ -95,21 +54,25 @@ class Faultd(pb_grpc.FaultdServicer):
 
     @unary
     def Plan(self, request: pb.PlanRequest, context: grpc.ServicerContext) -> pb.PlanReply:
+        needed(request_json=request.request_json)
         plan = self._agent.plan(parse(FaultRequest, request.request_json, "request"))
         return pb.PlanReply(plan_json=plan.model_dump_json(), digest=plan.digest)
 
     @unary
     def Apply(self, request: pb.ApplyRequest, context: grpc.ServicerContext) -> pb.FaultReply:
+        needed(request_json=request.request_json, digest=request.digest)
         asked = parse(FaultRequest, request.request_json, "request")
         lease = parse(Lease, request.lease_json or "{}", "lease")
         return pb.FaultReply(fault=self._fault(self._agent.apply(asked, lease, request.digest)))
 
     @unary
     def Renew(self, request: pb.RenewRequest, context: grpc.ServicerContext) -> pb.FaultReply:
+        needed(id=request.id)
         return pb.FaultReply(fault=self._fault(self._agent.renew(request.id)))
 
     @unary
     def Revert(self, request: pb.RevertRequest, context: grpc.ServicerContext) -> pb.RevertReply:
+        needed(id=request.id)
         fault, already, results = self._agent.revert(request.id, request.remedy)
         steps = [pb.StepResult(index=r.index, result=r.result, error=r.error) for r in results]
         return pb.RevertReply(fault=self._fault(fault), already_ended=already, steps=steps)
@@ -122,13 +85,15 @@ class Faultd(pb_grpc.FaultdServicer):
             faults = self._agent.journal.faults(active_only=request.active_only)
         return pb.ListReply(faults=[self._fault(fault) for fault in faults])
 
+    @streamed
     def Watch(self, request: pb.WatchRequest, context: grpc.ServicerContext) -> Iterator[pb.Event]:
         journal = self._agent.journal
+        context.add_callback(journal.wake)
         after = request.after_seq
         while context.is_active():
             with journal.changed:
                 events = journal.events(after, request.id)
-                if not events and request.follow:
+                if not events and request.follow and context.is_active():
                     journal.changed.wait(WATCH_WAKE_S)
                     events = journal.events(after, request.id)
             for event in events:
@@ -157,11 +122,15 @@ class Faultd(pb_grpc.FaultdServicer):
     @unary
     def Volume(self, request: pb.VolumeRequest, context: grpc.ServicerContext) -> pb.VolumeReply:
         if request.action == pb.VolumeRequest.PREPARE:
+            needed(device=request.device, name=request.name)
             with self._agent.executor.mutation():
                 self._volumes.prepare(request.device, request.name)
         elif request.action == pb.VolumeRequest.RELEASE:
+            needed(name=request.name)
             with self._agent.executor.mutation():
                 self._volumes.release(request.name, self._agent.journal)
+        elif request.action != pb.VolumeRequest.LIST:
+            raise InvalidSpec("there is no such action on volumes", f"action: {request.action}")
         return pb.VolumeReply(
             volumes=[
                 pb.Volume(
@@ -175,30 +144,40 @@ class Faultd(pb_grpc.FaultdServicer):
             ]
         )
 
+    @streamed
     def Probe(
         self, request: pb.ProbeRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.ProbeSample]:
+        needed(probe_json=request.probe_json)
+        gone = threading.Event()
+        if not context.add_callback(gone.set):
+            return
+        for sample in run_probe(request.probe_json, gone):
+            yield pb.ProbeSample(
+                boottime_ns=sample.boottime_ns,
+                verdict=sample.verdict,
+                duration_ns=sample.duration_ns,
+                reason=sample.reason,
+                data_json=json.dumps(sample.data),
+            )
+
+    def _evidence(self, row: FaultRow) -> Evidence:
+        """As far as it can be had: a fault is shown whatever happened to its counters."""
         try:
-            for sample in run_probe(request.probe_json, context.is_active):
-                yield pb.ProbeSample(
-                    boottime_ns=sample.boottime_ns,
-                    verdict=sample.verdict,
-                    duration_ns=sample.duration_ns,
-                    reason=sample.reason,
-                    data_json=json.dumps(sample.data),
-                )
-        except FaultError as exc:
-            abort(context, exc)
+            return self._agent.evidence(row)
+        except (FaultError, OSError, ValueError) as exc:
+            said = f"the evidence cannot be read: {exc}"
+            return Evidence(counted=False, statements=(said,))
 
     def _fault(self, row: FaultRow) -> pb.Fault:
-        evidence = self._agent.evidence(row)
+        evidence = self._evidence(row)
         now = boottime_ns()
         plan = row.plan
         return pb.Fault(
             id=row.id,
             kind=row.kind,
             state=row.state,
-            end_reason=row.end_reason or "",
+            end_reason="" if row.active else row.end_reason or "",
             mechanism=plan["mechanism"],
             target=json.dumps(plan["target"]),
             owner=row.owner,

@@ -15,7 +15,8 @@ from nodeagent.server import Faultd
 from protos import faultd_pb2_grpc as pb_grpc
 
 SERVICE = "faultctl.v1.Faultd"
-WORKERS = 16
+WORKERS = 64
+"""Threads, made when they are needed; more than rpc.MAX_STREAMS."""
 
 
 def credentials(tls: TlsFiles) -> grpc.ServerCredentials:

@@ -14,6 +14,8 @@ from nodeagent.model.plan import FaultRequest, Plan, Rejected
 from nodeagent.model.steps import StepBase
 from nodeagent.model.target import TARGET_TYPES, TargetBase, parse_target
 
+MAX_EXPLAINED = 8
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -46,11 +48,12 @@ def parse_request(kind: FaultKind, request: FaultRequest) -> tuple[TargetBase, F
 def explain(exc: ValidationError) -> str:
     """A pydantic error as one line: `field: sentence; field: sentence`."""
     parts = []
-    for error in exc.errors(include_url=False, include_input=False):
-        where = ".".join(str(part) for part in error["loc"])
+    for error in exc.errors(include_url=False, include_input=False)[:MAX_EXPLAINED]:
+        where = ".".join(str(part)[:64] for part in error["loc"])
         text = error["msg"].removeprefix("Value error, ")
         parts.append(f"{where}: {text}" if where else text)
-    return "; ".join(parts)
+    more = exc.error_count() - len(parts)
+    return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")
 
 
 def choose(kind: FaultKind, spec: Any, context: Context, forced: str | None) -> Choice:
