@@ -22,3 +22,17 @@ def wall() -> str:
 def boot_id() -> str:
     """The kernel's random id of this boot (Documentation/admin-guide/sysctl/kernel.rst)."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+class Laps:
+    """How long the phases of one operation took, in microseconds."""
+
+    def __init__(self) -> None:
+        self.took_us: dict[str, int] = {}
+        self._last = time.perf_counter_ns()
+
+    def done(self, phase: str) -> None:
+        """A phase has ended; the next one begins."""
+        now = time.perf_counter_ns()
+        self.took_us[phase] = (now - self._last) // 1000
+        self._last = now

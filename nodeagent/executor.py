@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from nodeagent.backends import Registry
-from nodeagent.clock import boot_id, boottime_ns, wall
+from nodeagent.clock import Laps, boot_id, boottime_ns, wall
 from nodeagent.crashpoint import crashpoint
 from nodeagent.faults import kind_named
 from nodeagent.journal import Journal
@@ -112,7 +112,9 @@ class Executor:
             existing = self._journal.find_fault(request.id)
             if existing is not None:
                 return self._same(existing, digest)
+            laps = Laps()
             plan = self.plan(request)
+            laps.done("plan")
             if plan.digest != digest:
                 raise StalePlan(
                     f"the plan of {request.id} is not what was asked to apply",
@@ -120,10 +122,13 @@ class Executor:
                     "plan again and look at it",
                 )
             observed = self._observe(plan)
+            laps.done("observe")
             fault = self._begin(request, lease, plan, observed)
+            laps.done("intent")
             with self._undone_when_it_fails(fault):
                 self._apply_steps(plan)
-                armed = {"mechanism": plan.mechanism}
+                laps.done("steps")
+                armed = {"mechanism": plan.mechanism, "took_us": laps.took_us}
                 self._journal.set_state(fault.id, FaultState.ARMED, armed, armed_ns=boottime_ns())
             return self._journal.fault(fault.id)
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from nodeagent.backends import Peer, Registry
-from nodeagent.clock import boot_id, boottime_ns
+from nodeagent.clock import Laps, boot_id, boottime_ns
 from nodeagent.crashpoint import crashpoint
 from nodeagent.journal import Journal
 from nodeagent.model.errors import BackendError, FaultError, ForeignState
@@ -70,7 +70,9 @@ class Reverter:
         `reverting` with its error in the journal, for the next attempt.
         """
         reason = fault.end_reason or reason  # the first cause stands, whoever tries again
+        laps = Laps()
         self._mark_reverting(fault, reason)
+        laps.done("mark")
         results: list[StepResult] = []
         errors: list[FaultError] = []
         for row in reversed(self._steps(fault)):
@@ -84,10 +86,15 @@ class Reverter:
         if errors:
             self._note_failure(fault, errors[0])
             raise errors[0]
+        laps.done("steps")
         self._journal.set_state(
             fault.id,
             FaultState.ENDED,
-            {"reason": reason, "steps": [r.__dict__ for r in results]},
+            {
+                "reason": reason,
+                "steps": [r.__dict__ for r in results],
+                "took_us": laps.took_us,
+            },
             end_reason=reason,
             ended_ns=boottime_ns(),
             error="",

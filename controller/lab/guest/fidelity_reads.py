@@ -25,7 +25,7 @@ Asked = dict[str, Any]
 
 
 def named(exc: OSError) -> str:
-    return errno.errorcode.get(exc.errno, str(exc.errno))
+    return errno.errorcode.get(exc.errno or 0, str(exc.errno))
 
 
 def direct(device: str, offset: int, length: int, write: bool = False) -> str:
