@@ -66,14 +66,23 @@ def gone(story: FaultStory, exposure: Series | None, start_ns: int, end_ns: int)
         return Finding("unknown", (f"{story.id} was never injected",))
     if ended is None or at is None or at >= end_ns:
         return _while_armed(story, exposure, start_ns, end_ns)
+    if story.planned.group_type == "metastable" and ended.reason in ("reverted", "expired"):
+        return _trigger(story, at, start_ns)
     if ended.reason == "remedied":
         return _remedied(story, at, start_ns)
     routed = routed_ns(story, exposure, at)
     if routed is not None and routed <= start_ns and ended.reason in ("expired", "reverted"):
         return Finding("pass", (f"{story.id} was routed around while it was live",))
     text = _WORDS.get(ended.reason, "the node did not say how it ended")
-    verdict = "fail" if ended.reason in _WORDS else "unknown"
-    return Finding("fail" if verdict == "fail" else "unknown", (f"{story.id}: {text}",))
+    return Finding("fail" if ended.reason in _WORDS else "unknown", (f"{story.id}: {text}",))
+
+
+def _trigger(story: FaultStory, at: int, start_ns: int) -> Finding:
+    """A metastable group's trigger is taken away by plan; what must be repaired is the overload
+    that goes on without it, and that is what the oracle requires."""
+    if at > start_ns:
+        return Finding("fail", (f"{story.id}: the trigger was still there",))
+    return Finding("pass", (f"{story.id}: the trigger is gone as planned",))
 
 
 def _remedied(story: FaultStory, at: int, start_ns: int) -> Finding:
