@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from nodeagent.faults import _disk as d
-from nodeagent.model.binding import LayerRanges
+from nodeagent.faults import _disk_evidence as de
+from nodeagent.faults import _disk_sectors as ds
+from nodeagent.faults._latent_rungs import LADDER
 from nodeagent.model.errors import InvalidSpec, Refused
 from nodeagent.model.evidence import Evidence, FileEvent, IoRecord, NodeEvent
-from nodeagent.model.facts import (
-    Need,
-    NeedBpf,
-    NeedDmFeature,
-    NeedDmTarget,
-    NeedErrorInjection,
-    NeedRoot,
-)
 from nodeagent.model.kind import (
     Context,
     FaultKind,
@@ -27,36 +20,27 @@ from nodeagent.model.kind import (
     Guard,
     Measured,
     Reaction,
-    Rung,
 )
-from nodeagent.model.ranges import Ranges, intersect, shift
+from nodeagent.model.ranges import Ranges, intersect
 from nodeagent.model.steps import StepBase
 from nodeagent.model.steps.block import (
     BioFail,
-    DmCreate,
     DmOverlay,
     DustSegment,
-    ErrorSegment,
-    FlakeySegment,
-    ReadCheck,
-    SegmentKind,
-    SplitDelaySegment,
 )
 from nodeagent.model.target import FileTarget
 from nodeagent.model.units import Duration
-
-ALWAYS_DOWN_S = 1 << 30
 
 
 class Spec(FaultSpec):
     """Which sectors are bad, and how they behave."""
 
-    sectors: d.Sectors | None = Field(
+    sectors: ds.Sectors | None = Field(
         default=None,
         description="512-byte sectors of the target device: start+length, first-last, by commas",
     )
     count: int | None = Field(
-        default=None, ge=1, le=d.MAX_PICKED, description="so many random blocks instead"
+        default=None, ge=1, le=ds.MAX_PICKED, description="so many random blocks instead"
     )
     seed: int = Field(default=0, ge=0, lt=1 << 63, description="seed of the random choice")
     used: bool = Field(default=False, description="choose only sectors that files use now")
@@ -98,11 +82,11 @@ def select(spec: Spec, context: Context) -> Ranges:
             )
         if spec.count is None:
             return binding.block.ranges
-        return d.pick_blocks(binding.block.ranges, spec.count, spec.seed, top)
+        return ds.pick_blocks(binding.block.ranges, spec.count, spec.seed, top)
     if spec.sectors is not None:
-        ranges = d.check_inside(d.whole_blocks(spec.sectors, top), top)
+        ranges = ds.check_inside(ds.whole_blocks(spec.sectors, top), top)
     elif spec.count is not None:
-        ranges = d.pick_blocks(_candidates(spec, context), spec.count, spec.seed, top)
+        ranges = ds.pick_blocks(_candidates(spec, context), spec.count, spec.seed, top)
     else:
         raise InvalidSpec(
             "which sectors are to be bad?",
@@ -110,7 +94,7 @@ def select(spec: Spec, context: Context) -> Ranges:
             "or name a file: --file PATH",
         )
     if not spec.metadata:
-        d.keep_off_metadata(ranges, binding)
+        ds.keep_off_metadata(ranges, binding)
     return ranges
 
 
@@ -129,136 +113,6 @@ def _candidates(spec: Spec, context: Context) -> Ranges:
     return intersect(binding.block.ranges, (*space.file_data, *space.free))
 
 
-# --- rungs ------------------------------------------------------------------------
-
-
-def _bpf_needs(spec: Spec) -> tuple[Need, ...]:
-    return (NeedRoot(), NeedBpf("bio_fail"), NeedErrorInjection("should_fail_bio"))
-
-
-def _bpf_supports(spec: Spec, context: Context) -> str | None:
-    if spec.retry_delay:
-        return "a BPF program cannot make a bio wait (--retry-delay)"
-    return None
-
-
-def _bpf_plan(spec: Spec, context: Context) -> Sequence[StepBase]:
-    bound = d.disk(context).block.layers[0]
-    layer = bound.layer
-    major, minor = (int(part) for part in (layer.disk or layer.dev).split(":"))
-    fail = BioFail(
-        major=major,
-        minor=minor,
-        name=layer.name,
-        ranges=shift(bound.ranges, layer.part_start),
-        writes=spec.on_write == "fail",
-        heal=spec.on_write == "heal",
-    )
-    return [*d.file_watch(d.disk(context)), fail, _check(bound), *_evict(spec, context)]
-
-
-def _dm_steps(
-    spec: Spec, context: Context, segment: SegmentKind, *before: StepBase
-) -> list[StepBase]:
-    bound = d.the_dm_layer(context)
-    return [
-        *before,
-        *d.file_watch(d.disk(context)),
-        *d.watch(bound, context.facts),
-        d.dm_overlay(bound, segment),
-        _check(bound),
-        *_evict(spec, context),
-    ]
-
-
-def _check(bound: LayerRanges) -> ReadCheck:
-    layer = bound.layer
-    return ReadCheck(
-        major=layer.major,
-        minor=layer.minor,
-        name=layer.name,
-        sector=bound.ranges[0].start,
-        sectors=layer.logical_block // 512,
-    )
-
-
-def _evict(spec: Spec, context: Context) -> list[StepBase]:
-    return d.cache_drop(d.disk(context)) if spec.evict else []
-
-
-def _dust_needs(spec: Spec) -> tuple[Need, ...]:
-    return (*d.needs_dm(spec), NeedDmTarget("dust"))
-
-
-def _dust_supports(spec: Spec, context: Context) -> str | None:
-    if spec.on_write != "heal":
-        return f"dm-dust heals on write (--on-write {spec.on_write})"
-    if spec.retry_delay:
-        return "dm-dust fails at once (--retry-delay)"
-    return d.dm_supports(spec, context)
-
-
-def _dust_plan(spec: Spec, context: Context) -> Sequence[StepBase]:
-    bound = d.the_dm_layer(context)
-    return _dm_steps(
-        spec, context, DustSegment(block_size=bound.layer.logical_block, bad=bound.ranges)
-    )
-
-
-def _watch_needs(spec: Spec) -> tuple[Need, ...]:
-    return (NeedBpf("bio_trace"),) if spec.on_write == "heal" else ()
-
-
-def _delay_needs(spec: Spec) -> tuple[Need, ...]:
-    targets = (NeedDmTarget("delay", (1, 2, 1)), NeedDmTarget("error"))
-    return (*d.needs_dm(spec), *targets, *_watch_needs(spec))
-
-
-def _delay_supports(spec: Spec, context: Context) -> str | None:
-    if spec.on_write == "fail":
-        return "writes pass through the split dm-delay (--on-write fail)"
-    return d.dm_supports(spec, context)
-
-
-def _delay_plan(spec: Spec, context: Context) -> Sequence[StepBase]:
-    layer = d.the_dm_layer(context)
-    name = f"faultctl-{d.short(context.facts.node_id)}-{context.fault_id}-err"
-    errors = DmCreate(name=name, uuid=name.upper(), table=(f"0 {layer.layer.size_sectors} error",))
-    delay_ms = spec.retry_delay // timedelta(milliseconds=1)
-    segment = SplitDelaySegment(error_device=name, delay_ms=delay_ms)
-    return _dm_steps(spec, context, segment, errors)
-
-
-def _flakey_needs(spec: Spec) -> tuple[Need, ...]:
-    feature = NeedDmFeature("flakey:error_reads", "6.5")
-    return (*d.needs_dm(spec), NeedDmTarget("flakey"), feature, *_watch_needs(spec))
-
-
-def _flakey_supports(spec: Spec, context: Context) -> str | None:
-    if spec.on_write == "fail":
-        return "writes pass through dm-flakey's error_reads (--on-write fail)"
-    if spec.retry_delay:
-        return "dm-flakey fails at once (--retry-delay)"
-    return d.dm_supports(spec, context)
-
-
-def _flakey_plan(spec: Spec, context: Context) -> Sequence[StepBase]:
-    segment = FlakeySegment(up_s=0, down_s=ALWAYS_DOWN_S, error_reads=True)
-    return _dm_steps(spec, context, segment)
-
-
-def _error_supports(spec: Spec, context: Context) -> str | None:
-    if spec.on_write != "fail":
-        return f"dm-error fails writes too (--on-write {spec.on_write})"
-    if spec.retry_delay:
-        return "dm-error fails at once (--retry-delay)"
-    return d.dm_supports(spec, context)
-
-
-def _error_plan(spec: Spec, context: Context) -> Sequence[StepBase]:
-    return _dm_steps(spec, context, ErrorSegment())
-
-
 # --- afterwards -------------------------------------------------------------------
 
 
@@ -270,7 +124,7 @@ def _evidence(spec: Spec, measured: tuple[Measured, ...]) -> Evidence:
     said = []
     if not any(item.step.model_dump().get("op") == "cache_drop" for item in measured):
         said.append("cached copies of these sectors are unknown: reads from the page cache succeed")
-    return d.evidence(measured, said)
+    return de.evidence(measured, said)
 
 
 def _react(spec: Spec, steps: tuple[StepBase, ...], event: NodeEvent) -> Reaction | None:
@@ -281,7 +135,7 @@ def _react(spec: Spec, steps: tuple[StepBase, ...], event: NodeEvent) -> Reactio
     for index, step in enumerate(steps):
         if not isinstance(step, DmOverlay | BioFail) or not _same_device(step, event):
             continue
-        left = d.healed(_bad(step), event, 1)
+        left = de.healed(_bad(step), event, 1)
         if left is None:
             continue
         if not left:
@@ -337,33 +191,7 @@ mechanism cannot heal by itself (dm-delay, dm-flakey) the agent sees the write b
 swaps the table some milliseconds later.""",
     spec=Spec,
     targets=("file", "device", "volume"),
-    ladder=(
-        Rung(
-            "bpf-bio",
-            "exact sectors of any live block device",
-            _bpf_needs,
-            _bpf_plan,
-            _bpf_supports,
-        ),
-        Rung(
-            "dm-dust",
-            "reads fail, the kernel heals on write",
-            _dust_needs,
-            _dust_plan,
-            _dust_supports,
-        ),
-        Rung(
-            "dm-delay",
-            "reads go to an error device, writes pass",
-            _delay_needs,
-            _delay_plan,
-            _delay_supports,
-        ),
-        Rung(
-            "dm-flakey", "error_reads, always down", _flakey_needs, _flakey_plan, _flakey_supports
-        ),
-        Rung("dm-error", "reads and writes fail", d.needs_dm, _error_plan, _error_supports),
-    ),
+    ladder=LADDER,
     evidence=_evidence,
     collateral=_collateral,
     remedies=(

@@ -20,7 +20,7 @@ GuardKind = Literal["root", "swap", "protected-path", "read-only", "mounted", "h
 
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class LoopBacking(_Frozen):

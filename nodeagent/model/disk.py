@@ -10,7 +10,7 @@ from nodeagent.model.binding import BlockBinding, Guard, SpaceMap
 class DiskBinding(BaseModel):
     """All that a planner of a disk fault may look at."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     block: BlockBinding
     space: SpaceMap | None = Field(

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 class IoRecord(BaseModel):
     """One bio as the block layer completed it."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     boottime_ns: int
     device: str = Field(description="major:minor of the whole disk or dm device")
@@ -26,7 +26,7 @@ class IoRecord(BaseModel):
 class FileEvent(BaseModel):
     """Something happened to the file that a fault was mapped from."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     boottime_ns: int
     path: str
@@ -40,7 +40,7 @@ NodeEvent = IoRecord | FileEvent
 class Evidence(BaseModel):
     """What was seen of a fault's effect; `biting` only when something was hit."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     counted: bool = Field(description="False: nothing counts hits here, so biting is unknown")
     hits: int = 0

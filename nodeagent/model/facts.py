@@ -19,7 +19,7 @@ Version = tuple[int, int, int]
 class Facts(BaseModel):
     """One node's facts at the time of a plan; read by nodeagent.facts, never guessed."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     node_id: str = Field(
         description="stable id of the node: /etc/machine-id, else from the journal"

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
-from nodeagent.model.evidence import Evidence, NodeEvent
+from nodeagent.model.evidence import Evidence, IoRecord, NodeEvent
 from nodeagent.model.facts import Facts, Need
 from nodeagent.model.ranges import Ranges
 from nodeagent.model.steps import StepBase
@@ -23,7 +23,7 @@ from nodeagent.model.target import TargetBase
 class FaultSpec(BaseModel):
     """Base of all specs: immutable, unknown fields refused, units in types."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     example: ClassVar[str] = ""
 
@@ -101,6 +101,10 @@ def _no_reaction(spec: Any, steps: tuple[StepBase, ...], event: NodeEvent) -> Re
     return None
 
 
+def _failed(spec: Any, record: IoRecord) -> bool:
+    return record.status != 0
+
+
 @dataclass(frozen=True)
 class FaultKind:
     """A named, documented way of breaking."""
@@ -123,6 +127,8 @@ class FaultKind:
     the ladder then sees is narrowed to them on every layer."""
     guards: Callable[[Any, Context], tuple[Guard, ...]] = _no_guards
     react: Callable[[Any, tuple[StepBase, ...], NodeEvent], Reaction | None] = _no_reaction
+    hit: Callable[[Any, IoRecord], bool] = _failed
+    """Whether a bio that a watch saw proves that the fault bites; by default one that failed."""
     no_hits_hint: str = ""
     """Why an armed fault may have no hits, for the event that says so."""
     examples: tuple[str, ...] = field(default=())

@@ -34,7 +34,7 @@ LeaseDuration = Annotated[Duration, AfterValidator(_lease)]
 class FaultRequest(BaseModel):
     """What a user asks of one node; it means the same to Plan and to Apply."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     id: str = Field(pattern=FAULT_ID_PATTERN, description="chosen by the caller; retries keep it")
     kind: str
@@ -50,7 +50,7 @@ class FaultRequest(BaseModel):
 class Lease(BaseModel):
     """How long a fault may live: without word from its owner, and at the very most."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     duration: LeaseDuration = DEFAULT_LEASE
     hard_end: LeaseDuration = DEFAULT_HARD_END
@@ -59,7 +59,7 @@ class Lease(BaseModel):
 class Rejected(BaseModel):
     """A mechanism that was not taken, and why."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     mechanism: str
     reason: str
@@ -68,7 +68,7 @@ class Rejected(BaseModel):
 class Plan(BaseModel):
     """What would be done, in order; computed without touching anything."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     id: str
     kind: str

@@ -45,7 +45,7 @@ Host = Annotated[str, AfterValidator(_host), Field(json_schema_extra={"metavar":
 class ProbeSpec(BaseModel):
     """What all probes share."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     timeout: Duration = Field(
         default=timedelta(seconds=5), le=timedelta(hours=1), description="for one sample"
@@ -120,7 +120,7 @@ def parse_probe(data: Any) -> ProbeSpec:
 class Sample(BaseModel):
     """One measurement; a probe that cannot measure says unknown, never pass."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     boottime_ns: int = Field(description="CLOCK_BOOTTIME of the node at the start")
     verdict: Verdict

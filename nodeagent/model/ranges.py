@@ -25,7 +25,7 @@ _NEGATIVE = re.compile(r"-\d+.*|\d+[+-]-\d+", re.ASCII)
 class Range(BaseModel):
     """Sectors [start, start + length) in units of 512 bytes; never empty."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     start: int = Field(ge=0, lt=MAX_SECTOR, description="first sector")
     length: int = Field(gt=0, le=MAX_SECTOR, description="number of sectors")

@@ -56,7 +56,7 @@ CERTAIN = frozenset({StepState.APPLIED, StepState.REVERTED})
 class StepRow(BaseModel):
     """One step in the journal, with the prior state that a revert returns to."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     seq: int
     """Order of all steps on this node; reverts go from high to low."""
@@ -74,7 +74,7 @@ class StepRow(BaseModel):
 class FaultRow(BaseModel):
     """One fault in the journal."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     id: str
     kind: str
@@ -109,7 +109,7 @@ class FaultRow(BaseModel):
 class Event(BaseModel):
     """Something that happened to a fault, in order."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     seq: int
     fault_id: str

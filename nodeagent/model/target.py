@@ -27,7 +27,7 @@ AbsolutePath = Annotated[
 class TargetBase(BaseModel):
     """What all targets share: immutable, unknown fields refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     def label(self) -> str:
         """How a person would name it in one word group."""

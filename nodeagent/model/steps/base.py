@@ -24,7 +24,7 @@ class Status(StrEnum):
 class StepBase(BaseModel):
     """What all steps share. Subclasses set the class variables."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     ephemeral: ClassVar[bool] = False
     """The kernel drops it with the agent's process (BPF links, children)."""

@@ -13,23 +13,25 @@ from nodeagent.model.steps.base import StepBase
 class ErrorSegment(BaseModel):
     """dm-error: every read and write fails with EIO, at once."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
     target: Literal["error"] = "error"
 
 
 class SplitDelaySegment(BaseModel):
-    """dm-delay with split devices: reads go to a private dm-error device after `delay_ms`."""
+    """dm-delay with split devices: one direction goes to a private dm-error device after
+    `delay_ms`. Flushes pass in either case."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
     target: Literal["split-delay"] = "split-delay"
     error_device: str = Field(description="name of the private dm-error device")
     delay_ms: int = Field(ge=0, le=600_000)
+    fails: Literal["read", "write"] = "read"
 
 
 class DustSegment(BaseModel):
     """dm-dust: listed blocks fail on read; a write heals a block."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
     target: Literal["dust"] = "dust"
     block_size: int = Field(ge=512, description="bytes, a power of two")
     bad: Ranges = Field(description="sectors that fail on read until they are written")
@@ -38,7 +40,7 @@ class DustSegment(BaseModel):
 class CorruptByte(BaseModel):
     """dm-flakey's corrupt_bio_byte: one byte of every matching bio is overwritten."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
     nth: int = Field(ge=1, description="position in the bio, from 1")
     direction: Literal["r", "w"]
     value: int = Field(ge=0, le=255)
@@ -50,7 +52,7 @@ class FlakeySegment(BaseModel):
     Without any feature all I/O fails while it is down.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
     target: Literal["flakey"] = "flakey"
     up_s: int = Field(ge=0)
     down_s: int = Field(ge=0)
@@ -65,7 +67,7 @@ class FlakeySegment(BaseModel):
 class DelaySegment(BaseModel):
     """dm-delay: reads, writes and flushes late by so many milliseconds."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
     target: Literal["delay"] = "delay"
     read_ms: int = Field(ge=0)
     write_ms: int = Field(ge=0)
@@ -153,8 +155,16 @@ class BioFail(StepBase):
         return isinstance(other, BioFail) and overlaps(self.ranges, other.ranges)
 
 
+WatchOp = Literal["failed", "reads", "writes"]
+
+
 class BioWatch(StepBase):
-    """Count and record bios of some sectors by tracing block_bio_queue and block_bio_complete."""
+    """Count and record bios of some sectors by tracing block_bio_queue and block_bio_complete.
+
+    All are counted. `emit`: which become records: any that failed, reads and writes that
+    went well. `sample`: with so many records, only counting goes on, and of those only
+    the first is told to the fault's own rules; 0 for no such end.
+    """
 
     ephemeral: ClassVar[bool] = True
     composes: ClassVar[bool] = True
@@ -165,6 +175,8 @@ class BioWatch(StepBase):
     minor: int
     name: str
     ranges: Ranges
+    emit: tuple[WatchOp, ...] = ("failed", "writes")
+    sample: int = Field(default=0, ge=0)
 
     def key(self) -> str:
         return f"bio-watch:{self.major}:{self.minor}"
@@ -177,7 +189,11 @@ class BioWatch(StepBase):
 
 
 class ReadCheck(StepBase):
-    """Read some sectors with O_DIRECT and see that it ends as the fault promises."""
+    """Read some sectors with O_DIRECT and see that it ends as the fault promises.
+
+    `at_least_ms`: the read takes so long. `byte`: what the nth byte of it is, from 1.
+    `differs`: two reads of them are not the same.
+    """
 
     ephemeral: ClassVar[bool] = True
     composes: ClassVar[bool] = True
@@ -190,6 +206,9 @@ class ReadCheck(StepBase):
     sector: int = Field(ge=0)
     sectors: int = Field(gt=0)
     fails: bool = True
+    at_least_ms: int = Field(default=0, ge=0)
+    byte: tuple[int, int] | None = None
+    differs: bool = False
 
     def key(self) -> str:
         return f"read-check:{self.major}:{self.minor}"
@@ -197,6 +216,12 @@ class ReadCheck(StepBase):
     def summary(self) -> str:
         size = self.sectors * 512
         ends = "fails with EIO" if self.fails else "reads well"
+        if self.at_least_ms:
+            ends = f"takes {self.at_least_ms} ms or more"
+        elif self.byte is not None:
+            ends = f"byte {self.byte[0]} is {self.byte[1]}"
+        elif self.differs:
+            ends = "reads differ"
         return (
             f"dd if={self.name} iflag=direct,skip_bytes skip={self.sector * 512} bs={size} "
             f"count=1: {ends}"
