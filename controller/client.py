@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ DEFAULT_AGENT = "unix:///run/faultctl/faultd.sock"
 API_VERSION = 1
 QUICK_S = 10.0
 SLOW_S = 120.0
+TLS_WORDS = re.compile(r"certificate|handshake|\bssl\b|\btls\b|peer name", re.IGNORECASE)
 ERROR_METADATA = "faultctl-error-bin"
 
 
@@ -37,7 +39,7 @@ class AgentAddress:
     def channel(self) -> grpc.Channel:
         """An open channel. Raises InvalidSpec for a bad address or missing files."""
         scheme, separator, rest = self.url.partition("://")
-        if separator and scheme == "unix":
+        if separator and scheme == "unix" and rest.startswith("/"):
             return grpc.insecure_channel(f"unix:{rest}")
         if not separator or scheme != "tcp" or ":" not in rest:
             raise InvalidSpec(
@@ -94,6 +96,12 @@ class AgentClient:
         status, details = exc.code(), str(exc.details() or "")
         if status is grpc.StatusCode.DEADLINE_EXCEEDED:
             return Unreachable(f"the agent at {self.address.url} did not answer in time", details)
+        if status is grpc.StatusCode.UNAVAILABLE and TLS_WORDS.search(details):
+            return Unreachable(
+                f"{self.address.url} and this client do not trust each other",
+                details.split("\n")[0],
+                "check --tls-ca, --tls-cert, --tls-key, --tls-server-name and the dates in them",
+            )
         if status is grpc.StatusCode.UNAVAILABLE:
             return Unreachable(
                 f"no agent answers at {self.address.url}",
@@ -104,6 +112,8 @@ class AgentClient:
             return Unreachable(
                 "the agent is older than this faultctl", details, "upgrade the agent on the node"
             )
+        if status is grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return InvalidSpec("the request or its answer is too large", details)
         return FaultError(f"the agent failed ({status.name})", details, "see the agent's log")
 
     def describe(self) -> tuple[pb.DescribeReply, Facts]:

@@ -18,6 +18,15 @@ class TlsFiles:
     ca: Path
 
 
+def needs_tls(address: str) -> InvalidSpec:
+    """The error for a TCP listener without certificates."""
+    return InvalidSpec(
+        f"tcp://{address} needs mutual TLS",
+        "there is no listener without it, on loopback neither",
+        "give --tls-cert, --tls-key and --tls-ca",
+    )
+
+
 def parse_listen(text: str) -> tuple[str, str]:
     """`unix:///path` or `tcp://host:port` as (scheme, gRPC address). Raises InvalidSpec."""
     scheme, separator, rest = text.partition("://")

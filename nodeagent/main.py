@@ -15,7 +15,7 @@ import click
 
 import nodeagent
 from nodeagent.agent import Agent, AgentConfig
-from nodeagent.listen import TlsFiles, parse_listen
+from nodeagent.listen import TlsFiles, needs_tls, parse_listen
 from nodeagent.model.errors import FaultError, InvalidSpec, Refused
 from nodeagent.statedir import DEFAULT_STATE_DIR
 
@@ -26,6 +26,19 @@ STOP_GRACE_S = 2.0
 def socket_directory(path: Path) -> None:
     """Prepare the socket's directory; a stale socket is removed. Raises Refused."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    info = path.parent.lstat()
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid not in (0, os.geteuid()):
+        raise Refused(
+            f"{path.parent} cannot hold the agent's socket",
+            "it is a symbolic link, no directory, or belongs to somebody else",
+            "remove it, or choose another with --listen",
+        )
+    if info.st_mode & 0o022 and not info.st_mode & stat.S_ISVTX:
+        raise Refused(
+            f"{path.parent} cannot hold the agent's socket",
+            f"others may write there (mode {stat.S_IMODE(info.st_mode):04o})",
+            f"chmod 0700 {path.parent}",
+        )
     if not path.exists() and not path.is_symlink():
         return
     if not stat.S_ISSOCK(path.lstat().st_mode):
@@ -60,6 +73,8 @@ def serve(
         scheme, address = parse_listen(text)
         if scheme == "unix":
             socket_directory(Path(address))
+        elif tls is None:
+            raise needs_tls(address)
     agent = Agent(config)
     # The guardian gets ready in its own process while gRPC is imported here.
     from nodeagent.transport import build_server

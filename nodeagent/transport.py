@@ -9,8 +9,8 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from nodeagent.agent import Agent
-from nodeagent.listen import TlsFiles, parse_listen
-from nodeagent.model.errors import InvalidSpec, Refused
+from nodeagent.listen import TlsFiles, needs_tls, parse_listen
+from nodeagent.model.errors import Refused
 from nodeagent.server import Faultd
 from protos import faultd_pb2_grpc as pb_grpc
 
@@ -62,11 +62,7 @@ def _bind(server: grpc.Server, scheme: str, address: str, tls: TlsFiles | None) 
             finally:
                 os.umask(before)
         elif tls is None:
-            raise InvalidSpec(
-                f"tcp://{address} needs mutual TLS",
-                "there is no listener without it, on loopback neither",
-                "give --tls-cert, --tls-key and --tls-ca",
-            )
+            raise needs_tls(address)
         else:
             server.add_secure_port(address, credentials(tls))
     except (RuntimeError, OSError) as exc:
