@@ -144,11 +144,11 @@ def test_reset_and_power_cut_keep_the_disks(fresh_node: Fresh) -> None:
     one = fresh_node(NodeConfig(disks=(Disk("data", 1 << 26),)))
     first, qemu = one.boot_id, qemu_of(one)
     path = one.config.disks[0].path
-    one.sh(f"printf one | dd of={path} conv=fsync 2>/dev/null; echo x >/root/volatile")
+    one.sh(f"printf one | dd of={path} conv=fsync 2>/dev/null; echo x >/srv/volatile")
     one.reset()
     assert one.boot_id != first and qemu_of(one) == qemu
     assert one.sh(f"head -c3 {path}") == "one"
-    assert not one.run(["test", "-e", "/root/volatile"], check=False).ok, "the root is fresh"
+    assert not one.run(["test", "-e", "/srv/volatile"], check=False).ok, "the root is fresh"
     one.sh(f"printf two | dd of={path} conv=fsync 2>/dev/null")
     second = one.boot_id
     one.kill()
