@@ -10,18 +10,21 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 from decimal import Decimal
+from fractions import Fraction
 from typing import Annotated, Any
 
-import durationpy
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 MAX_DURATION = timedelta(days=365)
 MAX_SIZE = 1 << 62
+MAX_TEXT = 64
 
-_DURATION_PART = r"(?:\d+(?:\.\d+)?)(?:ns|us|µs|ms|s|m|h|d)"
-_DURATION = re.compile(rf"(?:{_DURATION_PART})+", re.ASCII)
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ns|us|µs|ms|s|m|h|d))+", re.ASCII)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)(B|k|K|M|G|T|P|Ki|Mi|Gi|Ti|Pi)(B?)", re.ASCII)
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)%", re.ASCII)
+_PARTS = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h|d)", re.ASCII)
+_NANOSECONDS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9}
+_NANOSECONDS |= {"m": 60 * 10**9, "h": 3600 * 10**9, "d": 86_400 * 10**9}
 _BARE = re.compile(r"[+-]?\d+(\.\d+)?", re.ASCII)
 
 _SIZE_FACTORS = {"B": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
@@ -31,21 +34,28 @@ _SIZE_FACTORS |= {f"{p}i": 1024 ** (i + 1) for i, p in enumerate("KMGTP")}
 def parse_duration(value: object) -> timedelta:
     """A duration such as `1m30s`, `250ms`, `1.5h`, `2d`; at most 365 days, zero allowed.
 
-    Units: ns, us, ms, s, m, h, d. Resolution is one microsecond.
-    Raises ValueError with a sentence for a person.
+    Units: ns, us, ms, s, m, h, d. Resolution is one microsecond; what is finer is refused,
+    never rounded. Raises ValueError with a sentence for a person.
     """
     if isinstance(value, timedelta):
         return _bounded(value, str(value))
-    text = str(value)
+    text = _short(value)
     if _BARE.fullmatch(text):
         raise ValueError(f"{text!r} has no unit: write {text}s, {text}ms or {text}m")
     if not _DURATION.fullmatch(text):
         raise ValueError(f"{text!r} is not a duration: write for example 90s, 1m30s, 250ms, 2h, 1d")
-    try:
-        parsed: timedelta = durationpy.from_str(text)
-    except (OverflowError, durationpy.DurationError) as exc:
-        raise ValueError(f"{text!r} is not a duration that can be kept: {exc}") from exc
-    return _bounded(parsed, text)
+    micros = sum(Fraction(n) * _NANOSECONDS[unit] for n, unit in _PARTS.findall(text)) / 1000
+    if micros.denominator != 1:
+        raise ValueError(f"{text!r} is finer than a microsecond")
+    longest = MAX_DURATION // timedelta(microseconds=1)
+    return _bounded(timedelta(microseconds=min(int(micros), longest + 1)), text)
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    if len(text) > MAX_TEXT:
+        raise ValueError(f"'{text[:MAX_TEXT]}...' is too long")
+    return text
 
 
 def _bounded(value: timedelta, text: str) -> timedelta:
@@ -77,14 +87,14 @@ def parse_size(value: object) -> int:
     The suffixes are those of Kubernetes quantities, with an optional final B.
     Raises ValueError with a sentence for a person.
     """
-    text = str(value)
+    text = _short(value)
     match = _SIZE.fullmatch(text)
     if match is None or (match[2] == "B" and match[3]):
         if _BARE.fullmatch(text):
             raise ValueError(f"{text!r} has no unit: write {text}B, {text}Ki or {text}Mi")
         raise ValueError(f"{text!r} is not a size: write for example 512B, 64Ki, 1.5Gi")
-    number = Decimal(match[1]) * _SIZE_FACTORS[match[2]]
-    if number != number.to_integral_value():
+    number = Fraction(match[1]) * _SIZE_FACTORS[match[2]]
+    if number.denominator != 1:
         raise ValueError(f"{text!r} is not a whole number of bytes")
     return _size_in_range(int(number), text)
 
@@ -111,13 +121,13 @@ def parse_percent(value: object) -> Decimal:
     if isinstance(value, Decimal):
         number, text = value, f"{value}%"
     else:
-        text = str(value)
+        text = _short(value)
         match = _PERCENT.fullmatch(text)
         if match is None:
             hint = f": write {text}%" if _BARE.fullmatch(text) else ", such as 2.5%"
             raise ValueError(f"{text!r} is not a percentage{hint}")
         number = Decimal(match[1])
-    if not 0 <= number <= 100:
+    if not number.is_finite() or not 0 <= number <= 100:
         raise ValueError(f"{text!r} is not between 0% and 100%")
     return number
 
