@@ -44,7 +44,8 @@ def parse_duration(value: object) -> timedelta:
         raise ValueError(f"{text!r} has no unit: write {text}s, {text}ms or {text}m")
     if not _DURATION.fullmatch(text):
         raise ValueError(f"{text!r} is not a duration: write for example 90s, 1m30s, 250ms, 2h, 1d")
-    micros = sum(Fraction(n) * _NANOSECONDS[unit] for n, unit in _PARTS.findall(text)) / 1000
+    parts = (Fraction(n) * _NANOSECONDS[unit] for n, unit in _PARTS.findall(text))
+    micros = sum(parts, Fraction(0)) / 1000
     if micros.denominator != 1:
         raise ValueError(f"{text!r} is finer than a microsecond")
     longest = MAX_DURATION // timedelta(microseconds=1)
