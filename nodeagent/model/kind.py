@@ -122,6 +122,8 @@ class FaultKind:
     """What a revert cannot take back, one sentence each."""
     remedies: tuple[str, ...]
     """Acts of an operator that end the fault or route around it."""
+    family: str = "disk"
+    """Module of nodeagent.bind that resolves its targets: what the kind acts on."""
     select: Callable[[Any, Context], Ranges] | None = None
     """Disk kinds that act on chosen sectors: which of the top device. The binding that
     the ladder then sees is narrowed to them on every layer."""

@@ -68,11 +68,49 @@ class FileTarget(TargetBase):
         return f"file {self.file}"
 
 
-Target = Annotated[DeviceTarget | VolumeTarget | FileTarget, Field(discriminator="type")]
+class ProcessTarget(TargetBase):
+    """A process with all its threads; its start time becomes part of the binding."""
+
+    type: Literal["pid"] = "pid"
+    pid: int = Field(ge=1, le=1 << 22, description="process id as the node sees it")
+
+    def label(self) -> str:
+        return f"process {self.pid}"
+
+
+class CgroupTarget(TargetBase):
+    """A cgroup with everything below it, such as a pod's or a unit's."""
+
+    type: Literal["cgroup"] = "cgroup"
+    cgroup: AbsolutePath = Field(
+        description="cgroup: a path below /sys/fs/cgroup, or as in /proc/PID/cgroup"
+    )
+
+    def label(self) -> str:
+        return f"cgroup {self.cgroup}"
+
+
+class NetnsTarget(TargetBase):
+    """A net namespace by a path that leads to it, such as /run/netns/NAME."""
+
+    type: Literal["netns"] = "netns"
+    netns: AbsolutePath = Field(description="file of a net namespace, such as /run/netns/NAME")
+
+    def label(self) -> str:
+        return f"net namespace {self.netns}"
+
+
+Target = Annotated[
+    DeviceTarget | VolumeTarget | FileTarget | ProcessTarget | CgroupTarget | NetnsTarget,
+    Field(discriminator="type"),
+]
 TARGET_TYPES: dict[str, type[TargetBase]] = {
     "device": DeviceTarget,
     "volume": VolumeTarget,
     "file": FileTarget,
+    "pid": ProcessTarget,
+    "cgroup": CgroupTarget,
+    "netns": NetnsTarget,
 }
 _ADAPTER: TypeAdapter[TargetBase] = TypeAdapter(Target)
 
