@@ -122,14 +122,21 @@ class Book:
     def __init__(self, limits: LimitSet) -> None:
         self.limits = limits
         self._spans: list[tuple[int, int, Place]] = []
+        self._of_service: dict[str, list[tuple[int, int]]] = {}
 
     def forget(self, now: int) -> None:
         """Arrivals never go back: what has ended and cooled down by `now` binds nobody."""
         kept = now - self.limits.cool_down
-        self._spans = [span for span in self._spans if span[1] > kept]
+        gone = [span for span in self._spans if span[1] <= kept]
+        if gone:
+            self._spans = [span for span in self._spans if span[1] > kept]
+            for start, end, place in gone:
+                self._of_service[place.service].remove((start, end))
 
     def add(self, start: int, end: int, place: Place) -> None:
+        """Place a span."""
         self._spans.append((start, end, place))
+        self._of_service.setdefault(place.service, []).append((start, end))
 
     def everywhere(self, start: int, end: int) -> str | None:
         """The rule that forbids the span on any place."""
@@ -146,18 +153,21 @@ class Book:
     def at(self, place: Place, start: int, end: int) -> str | None:
         """The rule that forbids the span on this place."""
         limits = self.limits
-        near = [(a, b) for a, b, p in self._spans if p.service == place.service]
-        if limits.per_service is not None and peak(near, start, end) >= limits.per_service:
+        near = self._of_service.get(place.service, [])
+        most = limits.per_service
+        if most is not None and near and peak(near, start, end) >= most:
             return "per_service"
         cool = limits.cool_down
         if cool and any(a < end + cool and b + cool > start for a, b in near):
             return "cool_down"
-        for name, most, same in (
-            ("per_node", limits.per_node, [s for s in self._spans if s[2].node == place.node]),
-            ("per_zone", limits.per_zone, [s for s in self._spans if s[2].zone == place.zone]),
-        ):
-            if most is not None and peak(((a, b) for a, b, _ in same), start, end) >= most:
-                return name
+        if limits.per_node is not None:
+            same = [(a, b) for a, b, p in self._spans if p.node == place.node]
+            if peak(same, start, end) >= limits.per_node:
+                return "per_node"
+        if limits.per_zone is not None:
+            same = [(a, b) for a, b, p in self._spans if p.zone == place.zone]
+            if peak(same, start, end) >= limits.per_zone:
+                return "per_zone"
         return None
 
     def later_starts(self, arrival: int, life: int) -> Iterator[int]:

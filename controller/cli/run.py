@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,6 +15,7 @@ from controller import render
 from controller.client import AgentAddress
 from controller.experiment import Experiment
 from controller.experiment_check import Loaded, load_experiment
+from controller.experiment_schema import experiment_schema
 from controller.live import LiveView, PlainView, moment
 from controller.noise import with_noise
 from controller.run import View
@@ -85,6 +87,7 @@ folder_option = click.option(
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option("--plan", "plan_only", is_flag=True, help="show timeline and steps, touch nothing")
 @click.option("--offline", is_flag=True, help="with --plan: ask no node, show the timeline only")
+@click.option("--schema", is_flag=True, help="print the JSON schema of experiment files")
 @click.option("--seed", type=click.IntRange(0, (1 << 63) - 1), help="instead of the file's")
 @noise_option
 @node_option
@@ -95,6 +98,9 @@ folder_option = click.option(
 @click.option("-o", "--output", type=click.Choice(render.FORMATS), default="table")
 def run(file: Path | None, resume: Path | None, **values: Any) -> None:
     """Play the experiment FILE; everything is back where it was when it ends."""
+    if values["schema"]:
+        click.echo(json.dumps(experiment_schema(with_kinds=True), indent=2))
+        return
     if (file is None) == (resume is None):
         raise click.UsageError("give an experiment file, or --take-over FOLDER")
     ctx = click.get_current_context()
