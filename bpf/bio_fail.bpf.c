@@ -162,7 +162,7 @@ static __always_inline bool drawn(const struct fc_fail_slot *slot, struct fc_sta
 
 /*
  * Functions that are not static: the verifier looks at each once, not once for every
- * slot and path that leads there. Each gives 1 or 0 for one slot.
+ * slot and path that leads there. They give 1 or 0 for one slot, or a mask of slots.
  */
 __noinline int fc_fails(__u64 slots, __u64 slot_no, struct fc_query *query)
 {
@@ -227,7 +227,7 @@ __noinline int fc_report(__u64 slots, __u64 slot_no, struct fc_bio_event *event,
 }
 
 /* Slots that fail this bio, as a mask. */
-static __always_inline __u64 failing_slots(__u64 slots, struct fc_query *query)
+__noinline __u64 fc_failing_slots(__u64 slots, struct fc_query *query)
 {
 	__u64 failing = 0;
 
@@ -240,7 +240,7 @@ static __always_inline __u64 failing_slots(__u64 slots, struct fc_query *query)
 }
 
 /* Slots of which this write heals a sector, as a mask. */
-static __always_inline __u64 healing_slots(__u64 slots, struct fc_query *query)
+__noinline __u64 fc_healing_slots(__u64 slots, struct fc_query *query)
 {
 	__u64 healing = 0;
 
@@ -250,6 +250,18 @@ static __always_inline __u64 healing_slots(__u64 slots, struct fc_query *query)
 		healing |= (__u64)(fc_heals(slots, slot, query) & 1) << slot;
 	}
 	return healing;
+}
+
+__noinline int fc_report_all(__u64 slots, struct fc_bio_event *event, __u64 end_io)
+{
+	if (!event)
+		return 0;
+	for (__u64 slot = 0; slot < FC_MAX_SLOTS; slot++) {
+		if (!(slots >> slot))
+			break;
+		fc_report(slots, slot, event, end_io);
+	}
+	return 0;
 }
 
 static __always_inline void report(__u64 slots, struct bio *bio, sector_t sector, __u8 status)
@@ -262,11 +274,7 @@ static __always_inline void report(__u64 slots, struct bio *bio, sector_t sector
 	fc_describe(event, bio, sector);
 	event->ts_ns = event->queued_ns;
 	event->status = status;
-	for (__u64 slot = 0; slot < FC_MAX_SLOTS; slot++) {
-		if (!(slots >> slot))
-			break;
-		fc_report(slots, slot, event, (__u64)bio->bi_end_io);
-	}
+	fc_report_all(slots, event, (__u64)bio->bi_end_io);
 }
 
 SEC("fmod_ret/should_fail_bio")
@@ -275,7 +283,7 @@ int BPF_PROG(fc_should_fail_bio, struct bio *bio, int ret)
 	__u32 dev = fc_disk_dev(bio->bi_bdev);
 	__u64 *slots = bpf_map_lookup_elem(&fc_disks, &dev);
 	struct fc_query query = {};
-	__u64 hits;
+	__u64 failing, hits;
 
 	if (!slots || ret || !bio->bi_iter.bi_size)
 		return ret;
@@ -287,15 +295,11 @@ int BPF_PROG(fc_should_fail_bio, struct bio *bio, int ret)
 	if (!(bio->bi_flags & fc_bio_remapped))
 		query.first += bio->bi_bdev->bd_start_sect;
 	query.end = query.first + (bio->bi_iter.bi_size >> FC_SECTOR_SHIFT);
-	hits = failing_slots(*slots, &query);
-	if (hits) {
-		report(hits, bio, query.first, FC_BLK_STS_IOERR);
-		return -FC_EIO;
-	}
-	if (query.dir == FC_WRITE) {
-		hits = healing_slots(*slots, &query);
-		if (hits)
-			report(hits, bio, query.first, 0);
-	}
-	return 0;
+	failing = fc_failing_slots(*slots, &query);
+	hits = failing;
+	if (!failing && query.dir == FC_WRITE)
+		hits = fc_healing_slots(*slots, &query);
+	if (hits)
+		report(hits, bio, query.first, failing ? FC_BLK_STS_IOERR : 0);
+	return failing ? -FC_EIO : 0;
 }

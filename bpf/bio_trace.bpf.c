@@ -54,7 +54,7 @@ struct {
 	__type(value, struct fc_health);
 } fc_trace_health SEC(".maps");
 
-#define FC_MAX_BIOS 512 /* of one request */
+#define FC_MAX_BIOS 256 /* of one request: as many as it may have segments, mostly 128 */
 
 /* How many bios are followed now: without any, a completion costs one read. */
 __u64 fc_following = 0;
@@ -104,7 +104,7 @@ __noinline int fc_slot_watches(__u64 slots, __u64 slot_no, __u64 first, __u64 en
 }
 
 /* Which of the given slots watch a part of [first, end)? */
-static __always_inline __u64 watching(__u64 slots, sector_t first, sector_t end)
+__noinline __u64 fc_watching(__u64 slots, sector_t first, sector_t end)
 {
 	__u64 hits = 0;
 
@@ -127,8 +127,8 @@ int BPF_PROG(fc_bio_queue, struct bio *bio)
 	if (!slots || !bio->bi_iter.bi_size)
 		return 0;
 	sector = bio->bi_iter.bi_sector;
-	started.slots = watching(*slots, sector,
-				 sector + (bio->bi_iter.bi_size >> FC_SECTOR_SHIFT));
+	started.slots = fc_watching(*slots, sector,
+				    sector + (bio->bi_iter.bi_size >> FC_SECTOR_SHIFT));
 	if (!started.slots)
 		return 0;
 	fc_describe(&started.event, bio, sector);
@@ -144,7 +144,7 @@ static __always_inline void move_to(struct fc_inflight *bio, sector_t sector, __
 
 	bio->event.sector = sector;
 	bio->event.nr_sectors = nr_sectors;
-	bio->slots = slots ? watching(*slots, sector, sector + nr_sectors) : 0;
+	bio->slots = slots ? fc_watching(*slots, sector, sector + nr_sectors) : 0;
 }
 
 /* front: the new bio with the first sectors; the old one, its parent, keeps the rest. */
@@ -199,25 +199,31 @@ __noinline int fc_account(struct fc_inflight *done, __u64 slot_no)
 	return 0;
 }
 
-/* The bio has ended (or, with more sectors to come, a part of it has) with this status. */
-static __always_inline void ended(struct bio *bio, __u8 status, bool more)
+/*
+ * A bio has ended (or, with more sectors to come, a part of it has) with this status.
+ * bio: the address of its address, as a pointer itself is no argument. sector: where its
+ * iterator stands, which is moved on by what was done before.
+ */
+__noinline int fc_ended(__u64 *bio, __u64 sector, __u64 op, __u64 status, __u64 more)
 {
-	__u64 key = (__u64)bio;
-	struct fc_inflight *done = bpf_map_lookup_elem(&fc_inflight_bios, &key);
+	struct fc_inflight *done;
+	__u64 key;
 
+	if (!bio)
+		return 0;
+	key = *bio;
+	done = bpf_map_lookup_elem(&fc_inflight_bios, &key);
 	if (!done)
-		return;
-	/* The iterator has moved on by what was done before, at most to the end. */
-	if (bio->bi_iter.bi_sector - done->event.sector > done->event.nr_sectors ||
-	    (bio->bi_opf & FC_REQ_OP_MASK) != done->event.op) {
+		return 0;
+	if (sector - done->event.sector > done->event.nr_sectors || op != done->event.op) {
 		FC_HEALTH_ADD(mismatched);
 		forget(key);
-		return;
+		return 0;
 	}
 	if (status)
 		done->event.status = status;
 	if (more)
-		return;
+		return 0;
 	done->event.ts_ns = bpf_ktime_get_boot_ns();
 	for (__u64 slot = 0; slot < FC_MAX_SLOTS; slot++) {
 		if (!(done->slots >> slot))
@@ -225,13 +231,17 @@ static __always_inline void ended(struct bio *bio, __u8 status, bool more)
 		fc_account(done, slot);
 	}
 	forget(key);
+	return 0;
 }
 
 SEC("tp_btf/block_bio_complete")
 int BPF_PROG(fc_bio_complete, struct request_queue *queue, struct bio *bio)
 {
+	__u64 key = (__u64)bio;
+
 	if (fc_following)
-		ended(bio, bio->bi_status, false);
+		fc_ended(&key, bio->bi_iter.bi_sector, bio->bi_opf & FC_REQ_OP_MASK,
+			 bio->bi_status, false);
 	return 0;
 }
 
@@ -245,12 +255,14 @@ int BPF_PROG(fc_rq_complete, struct request *rq, __u8 error, unsigned int nr_byt
 	if (!fc_following)
 		return 0;
 	for (int i = 0; i < FC_MAX_BIOS; i++) {
+		__u64 key = (__u64)bio;
 		__u32 size;
 
 		if (!bio || !left)
 			return 0;
 		size = bio->bi_iter.bi_size;
-		ended(bio, error, size > left);
+		fc_ended(&key, bio->bi_iter.bi_sector, bio->bi_opf & FC_REQ_OP_MASK, error,
+			 size > left);
 		left -= size > left ? left : size;
 		bio = bio->bi_next;
 	}

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from types import TracebackType
 
-from nodeagent.backends.libbpf import SAMPLE, BpfMap, VerifierRejected, check, lib
+from nodeagent.backends.libbpf import SAMPLE, BpfMap, VerifierRejected, check, lib, strerror
 from nodeagent.backends.libbpf import log as library_log
 from nodeagent.model.errors import Refused
 
@@ -57,7 +57,7 @@ class BpfObject:
 
         result, log = library_log.of(open_file)
         if not opened[0]:
-            raise VerifierRejected(what, os.strerror(-result), log)
+            raise VerifierRejected(what, strerror(-result), log)
         self._pointer = opened[0]
 
     def __enter__(self) -> BpfObject:
@@ -99,7 +99,7 @@ class BpfObject:
                 "the kernel denies bpf() (no root, no CAP_BPF and CAP_PERFMON, or lockdown)",
                 "run the agent as root; see the file /sys/kernel/security/lockdown",
             )
-        raise VerifierRejected(what, f"{os.strerror(-result)}: {_last_words(log)}", log)
+        raise VerifierRejected(what, f"{strerror(-result)}: {_last_words(log)}", log)
 
     def map(self, name: str) -> BpfMap:
         """A map by name. Raises ValueError where there is none."""
@@ -130,7 +130,7 @@ class BpfObject:
 
         result, log = library_log.of(attach)
         if not links[0]:
-            why = f"{os.strerror(-result)}: {_last_words(log)}"
+            why = f"{strerror(-result)}: {_last_words(log)}"
             raise VerifierRejected(f"the BPF program {name} cannot be attached", why, log)
         return BpfLink(links[0])
 

@@ -32,7 +32,7 @@ _P, _I, _S, _U32, _Z = (
 )
 _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "libbpf_set_print": (_P, _PRINT),
-    "libbpf_version_string": (_S,),
+    "libbpf_strerror": (_I, _I, _P, _Z),
     "bpf_object__open_file": (_P, _S, _P),
     "bpf_object__load": (_I, _P),
     "bpf_object__close": (None, _P),
@@ -134,6 +134,15 @@ log = _Log()
 def errno_of(result: int | None) -> int:
     """Errors of libbpf 1.x: a negative number, or NULL with errno set."""
     return -result if result is not None and result < 0 else ctypes.get_errno()
+
+
+def strerror(code: int) -> str:
+    """An errno in words; libbpf's own are from 4000 on."""
+    if code < 4000:
+        return os.strerror(code)
+    text = ctypes.create_string_buffer(128)
+    lib().libbpf_strerror(code, text, len(text))
+    return text.value.decode()
 
 
 def check(result: int, what: str) -> int:
