@@ -34,14 +34,15 @@ class Answer:
 class Database:
     """One PostgreSQL cluster below `directory`, run by the user postgres."""
 
-    def __init__(self, node: Node, directory: str) -> None:
+    def __init__(self, node: Node, directory: str, sockets: str = "/tmp") -> None:  # noqa: S108
         self._node = node
         self.directory = directory
+        self._sockets = sockets
         self._bin = node.sh("ls -d /usr/lib/postgresql/*/bin | tail -1").strip()
 
     def _as_postgres(self, command: str, timeout: float = 60.0, check: bool = True) -> Answer:
         argv = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"]
-        argv += ["env", "HOME=/tmp", "PGHOST=/tmp", f"PATH={self._bin}:/usr/bin:/bin"]
+        argv += ["env", "HOME=/tmp", f"PGHOST={self._sockets}", f"PATH={self._bin}:/usr/bin:/bin"]
         result = self._node.run([*argv, "sh", "-c", command], timeout=timeout, check=check)
         return Answer(result.code == 0, (result.out + result.err).strip())
 
@@ -51,7 +52,7 @@ class Database:
         self._node.sh(f"install -d -m 700 -o postgres -g postgres {home}")
         self._as_postgres(f"initdb -D {home} -A trust --no-locale -E UTF8 --no-sync", timeout=120)
         settings = (
-            "unix_socket_directories='/tmp'\nlisten_addresses=''\nautovacuum=off\n"
+            f"unix_socket_directories='{self._sockets}'\nlisten_addresses=''\nautovacuum=off\n"
             "data_sync_retry=on\nmax_parallel_workers_per_gather=0\njit=off\n"
         )
         self._node.put("/run/demo.conf", settings.encode())
@@ -66,7 +67,7 @@ class Database:
     def start(self) -> None:
         """Start the server and wait until it answers."""
         self._as_postgres(
-            f"pg_ctl -D {shlex.quote(self.directory)} -l /tmp/postgres.log -w start >/dev/null",
+            f"pg_ctl -D {shlex.quote(self.directory)} -l {self._sockets}/postgres.log -w start >/dev/null",
             timeout=60,
         )
 

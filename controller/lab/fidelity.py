@@ -65,7 +65,7 @@ def reasons(reference: Cell, cell: Cell) -> Iterable[str]:
         if reference.result == "ENODATA" and cell.result == "EIO":
             yield "status is BLK_STS_IOERR, not BLK_STS_MEDIUM: EIO under O_DIRECT"
         elif reference.result.startswith("write") and cell.result.startswith("write"):
-            yield "scsi_debug does not heal at a write as a drive does; ours does as --on-write says"
+            yield "scsi_debug does not heal at a write as a drive does"
         elif "EIO" in cell.result and "ENODATA" in reference.result:
             yield "status is BLK_STS_IOERR, not BLK_STS_MEDIUM"
         else:

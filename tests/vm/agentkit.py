@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from controller.client import AgentAddress, AgentClient
 from controller.lab import Node
@@ -90,21 +90,31 @@ def running_agent(node: Node, env: dict[str, str] | None = None) -> Iterator[Ben
 
 
 class Benches:
-    """An agent for each shared node, started when it is first asked for."""
+    """An agent for each shared node, started when it is first asked for.
 
-    def __init__(self) -> None:
-        self._open: dict[str, tuple[AbstractContextManager[Bench], Bench]] = {}
+    One for the whole session, however many of these objects there are: two agents on a
+    node would share a state directory. An agent that a test has killed is replaced.
+    """
+
+    _open: ClassVar[dict[str, tuple[AbstractContextManager[Bench], Bench]]] = {}
 
     def of(self, node: Node) -> Bench:
-        if node.name not in self._open:
-            manager = running_agent(node)
-            self._open[node.name] = (manager, manager.__enter__())
+        known = self._open.get(node.name)
+        if known is not None and node.ended(known[1].access.child) is None:
+            return known[1]
+        manager = running_agent(node)
+        self._open[node.name] = (manager, manager.__enter__())
         return self._open[node.name][1]
 
     def close(self) -> None:
-        for manager, bench in self._open.values():
+        """Nothing: agents end with the session, see close_all()."""
+
+    @classmethod
+    def close_all(cls) -> None:
+        for manager, bench in cls._open.values():
             if bench.node.entry.supervisor is not None:
                 manager.__exit__(None, None, None)
+        cls._open.clear()
 
 
 def stop_agent(node: Node) -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import expect
 import pytest
+from agentkit import Bench, Benches
 
 from controller.lab import FLAVOURS, Disk, Node, NodeConfig, launch, prepare, unique
 
@@ -170,3 +171,15 @@ def fresh_node(_pool: Pool) -> Iterator[Callable[[NodeConfig], Node]]:
     yield make
     for one in made:
         one.close()
+
+
+@pytest.fixture(scope="session")
+def benches(_pool: Pool) -> Iterator[Benches]:
+    yield Benches()
+    Benches.close_all()
+
+
+@pytest.fixture
+def bench(vm_node: Node, benches: Benches) -> Bench:
+    """An agent in the shared node, started once; it reverts what a test leaves."""
+    return benches.of(vm_node)

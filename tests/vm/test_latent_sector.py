@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-from agentkit import Bench, Benches, prepared_volume
+from agentkit import Bench, prepared_volume
 
 from controller.lab import Node
 from nodeagent.model.errors import Conflict, InvalidSpec, Refused, UnknownFault
 
 FLAVOURS = ("debian-12", "debian-13", "full")
-
-
-@pytest.fixture(scope="module")
-def benches(_pool: object) -> Iterator[Benches]:
-    found = Benches()
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def bench(vm_node: Node, benches: Benches) -> Bench:
-    return benches.of(vm_node)
 
 
 @pytest.mark.vm(*FLAVOURS)
