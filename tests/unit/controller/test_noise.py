@@ -1,0 +1,146 @@
+"""Noise: in its own rhythm, seeded, and never in a fault's way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from run_sim import S, item, plan_of
+
+from controller.experiment import Experiment, TargetEntry
+from controller.noise import (
+    CYCLE_NS,
+    LIFE_NS,
+    MARGIN_NS,
+    NoiseKind,
+    NoiseProfile,
+    NoiseSource,
+    Surroundings,
+    catalogue,
+    chosen,
+    with_noise,
+)
+from controller.run_plan import RunPlan
+from nodeagent.faults import kinds
+from nodeagent.model.errors import InvalidSpec
+
+
+def entry(service: str, node: str = "a") -> TargetEntry:
+    target = {"type": "device", "device": f"/dev/{service}"}
+    return TargetEntry(node=node, service=service, target=target)
+
+
+TARGETS = {f"t{n}": entry(f"s{n}", "ab"[n % 2]) for n in range(6)}
+# A kind that exists in every version stands for any noise.
+KINDS = {
+    name: NoiseKind(
+        about="",
+        kind="latent-sector",
+        scope=scope,  # type: ignore[arg-type]
+        types=("device",),
+        duration=duration,
+    )
+    for name, scope, duration in (
+        ("one", "target", None),
+        ("two", "target", "45s"),
+        ("three", "node", None),
+    )
+}
+
+
+def source(profile: NoiseProfile, seed: int = 1, **around: Any) -> NoiseSource:
+    surroundings = Surroundings(**{"faults": (), "end_ns": 3600 * S, **around})
+    return NoiseSource(profile, seed, surroundings, TARGETS, KINDS)
+
+
+def test_paper_has_exactly_two_every_300_s_for_120_s() -> None:
+    noise = source(NoiseProfile("paper")).draw()
+    starts = sorted({i.start_ns for i in noise.items})
+    assert starts == list(range(0, 3600 * S, 300 * S))
+    for start in starts:
+        cycle = [i for i in noise.items if i.start_ns == start]
+        assert len(cycle) == 2
+        assert len({i.service for i in cycle}) == 2
+        for found in cycle:
+            assert found.end_ns - start == (45 * S if found.name == "two" else LIFE_NS)
+    assert noise.missing == ()
+
+
+@pytest.mark.parametrize(("anchor", "period"), [("start", 300), ("end", 420)])
+def test_code_has_up_to_two_and_its_cool_down_an_anchor(anchor: Any, period: int) -> None:
+    noise = source(NoiseProfile("code", anchor)).draw()
+    starts = sorted({i.start_ns for i in noise.items})
+    assert starts == list(range(0, 3600 * S, period * S))
+    counts = {sum(i.start_ns == start for i in noise.items) for start in starts}
+    assert counts == {1, 2}
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 600), st.integers(0, 5)), max_size=10),
+    st.integers(0, 1 << 60),
+)
+def test_noise_never_touches_what_is_under_a_fault(
+    faults: list[tuple[int, int, int]], seed: int
+) -> None:
+    items = [
+        item(f"f{n}", at, at + life, "ab"[which % 2], service=f"s{which}")
+        for n, (at, life, which) in enumerate(faults)
+    ]
+    noise = source(NoiseProfile("paper"), seed, faults=items).draw()
+    for found in noise.items:
+        assert found.role == "noise"
+        assert found.truth is None
+        for fault in items:
+            near = fault.start_ns < found.end_ns + MARGIN_NS
+            near = near and fault.end_ns > found.start_ns - MARGIN_NS
+            assert not (near and fault.service == found.service)
+            assert not (near and found.name == "three" and fault.node == found.node)
+    cycles = len(range(0, 3600 * S, CYCLE_NS))
+    assert len(noise.items) + len(noise.missing) == 2 * cycles
+
+
+def test_noise_keeps_out_of_oracle_windows_and_says_so() -> None:
+    windows = ((310 * S, 320 * S),)
+    noise = source(NoiseProfile("paper"), oracle_windows=windows).draw()
+    assert not [i for i in noise.items if i.start_ns == 300 * S]
+    assert [c.rule for c in noise.missing] == ["oracle-window"]
+    assert len([i for i in noise.items if i.start_ns == 600 * S]) == 2
+
+
+def test_noise_is_seeded() -> None:
+    def drawn(seed: int) -> list[str]:
+        return [i.model_dump_json() for i in source(NoiseProfile("paper"), seed).draw().items]
+
+    assert drawn(5) == drawn(5)
+    assert drawn(5) != drawn(6)
+
+
+def test_noise_on_and_off_give_the_same_fault_timeline_byte_for_byte() -> None:
+    plan = plan_of(*(item(f"f{n}", 30 * n, 30 * n + 200) for n in range(20)), end=1200)
+    experiment = Experiment.model_validate(
+        {
+            "version": 1,
+            "name": "x",
+            "duration": "20m",
+            "nodes": {"a": {"agent": "unix:///a"}, "b": {"agent": "unix:///b"}},
+            "targets": {name: t.model_dump(mode="json") for name, t in TARGETS.items()},
+        }
+    )
+    noisy = with_noise(plan, experiment)
+    assert noisy.timeline() == plan.timeline()
+    read = RunPlan.from_text(noisy.text())
+    assert read.timeline() == plan.timeline()
+
+
+def test_unknown_noise_is_refused_by_name() -> None:
+    with pytest.raises(InvalidSpec, match="nonsense"):
+        chosen(["nonsense"])
+
+
+def test_catalogue_specs_are_valid_for_kinds_that_exist() -> None:
+    for noise in catalogue().values():
+        if noise.kind in kinds():
+            kinds()[noise.kind].spec.model_validate(noise.spec)
