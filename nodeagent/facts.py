@@ -15,6 +15,7 @@ import subprocess
 from pathlib import Path
 
 from nodeagent.backends.dmctl import DmControl
+from nodeagent.backends.flakey_probe import corrupting
 from nodeagent.clock import boot_id
 from nodeagent.model.errors import FaultError
 from nodeagent.model.facts import Facts
@@ -106,10 +107,19 @@ def _device_mapper() -> tuple[str, dict[str, tuple[int, int, int]], tuple[str, .
         with DmControl() as control:
             version = ".".join(str(part) for part in control.version())
             targets = control.targets()
-            features = control.flakey_features() if "flakey" in targets else frozenset()
+            features: frozenset[str] = frozenset()
+            if "flakey" in targets:
+                features = control.flakey_features() | _corrupting(control)
             return version, targets, tuple(sorted(f"flakey:{name}" for name in features))
     except (FaultError, OSError):
         return "", {}, ()
+
+
+def _corrupting(control: DmControl) -> frozenset[str]:
+    try:
+        return corrupting(control)
+    except (FaultError, OSError):
+        return frozenset()  # not known to work, so not offered
 
 
 def _error_injection() -> tuple[str, ...]:

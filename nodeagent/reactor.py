@@ -99,11 +99,11 @@ class Reactor:
         fault = self._journal.find_fault(fault_id)
         if fault is None or fault.state is not FaultState.ARMED:
             return
+        kind, spec, _ = self._executor.kind_and_plan(fault)
         if isinstance(event, FileEvent):
             self._journal.event(fault_id, f"file-{event.what}", {"path": event.path})
-        elif event.status:
+        elif kind.hit(spec, event):
             self._first_hit(fault, event)
-        kind, spec, _ = self._executor.kind_and_plan(fault)
         steps = tuple(row.step for row in self._journal.steps(fault_id))
         reaction = kind.react(spec, steps, event)
         if reaction is None:

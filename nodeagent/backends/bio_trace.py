@@ -84,6 +84,13 @@ class BioTracer:
                 raise KeyError(watch)
             self._slots.put(watch, on_disk.dev, index)
 
+    def set_emit(self, watch: int, emit: Emit) -> None:
+        """Change which completions of a watch become events. Raises KeyError if unknown."""
+        with self._lock:
+            if watch not in self._slots.held():
+                raise KeyError(watch)
+            self._emit.update(struct.pack("=I", watch), struct.pack("=I", emit))
+
     def remove_watch(self, watch: int) -> SlotStats:
         """End a watch; its last counters. Raises KeyError for an unknown one.
 

@@ -6,6 +6,8 @@ import errno
 import mmap
 import os
 import stat
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,22 +28,60 @@ def backends(runtime: Runtime) -> dict[type[StepBase], Any]:
     return {ReadCheck: ReadCheckBackend(), CacheDrop: CacheDropBackend()}
 
 
+PATIENCE_S = 1.0
+DIFFERS_TRIES = 8
+JIFFY_MS = 10
+"""The longest tick of a kernel (CONFIG_HZ=100): a timer may be early by one."""
+
+
 def direct_read(path: Path, offset: int, length: int) -> int:
     """Read with O_DIRECT past every cache; 0, or the errno of a failed read.
 
     offset and length are bytes and whole logical blocks; a read that ends early at the
     end of a file is a good one. Raises OSError if the file cannot be opened.
     """
+    return direct_bytes(path, offset, length)[0]
+
+
+def direct_bytes(path: Path, offset: int, length: int) -> tuple[int, bytes]:
+    """As direct_read, with what was read."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
     try:
-        with mmap.mmap(-1, length) as buffer:  # O_DIRECT wants aligned memory
-            try:
-                os.preadv(fd, [buffer], offset)
-            except OSError as exc:
-                return exc.errno or errno.EIO
-            return 0
+        return _read(fd, offset, length)
     finally:
         os.close(fd)
+
+
+def _read(fd: int, offset: int, length: int) -> tuple[int, bytes]:
+    with mmap.mmap(-1, length) as buffer:  # O_DIRECT wants aligned memory
+        try:
+            count = os.preadv(fd, [buffer], offset)
+        except OSError as exc:
+            return exc.errno or errno.EIO, b""
+        return 0, buffer[:count]
+
+
+def timed_read(path: Path, offset: int, length: int, at_least_ms: int) -> float:
+    """Milliseconds that a direct read took; when it still waits after a second, those.
+
+    The read then goes on by itself in a thread, so that nobody waits for minutes.
+    Raises OSError if the file cannot be opened.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+
+    def read() -> None:
+        try:
+            _read(fd, offset, length)
+        finally:
+            os.close(fd)
+
+    started = time.monotonic()
+    reader = threading.Thread(target=read, name="timed-read", daemon=True)
+    reader.start()
+    long = at_least_ms / 1000 > PATIENCE_S
+    reader.join(PATIENCE_S if long else None)
+    elapsed = (time.monotonic() - started) * 1000
+    return elapsed if not (long and reader.is_alive()) else float(at_least_ms)
 
 
 class _Look:
@@ -68,8 +108,16 @@ class ReadCheckBackend(_Look):
 
     def apply(self, fault_id: str, step: ReadCheck, prior: Prior, peers: Sequence[Peer]) -> Outcome:
         """Read the sectors. Raises BackendError when the read does not end as promised."""
+        offset, length = step.sector * 512, step.sectors * 512
         with private_node(DevNum(step.major, step.minor)) as node:
-            code = direct_read(node, step.sector * 512, step.sectors * 512)
+            if step.at_least_ms:
+                return self._late(step, timed_read(node, offset, length, step.at_least_ms))
+            if step.byte is not None:
+                return self._byte(step, *direct_bytes(node, offset, length))
+            if step.differs:
+                reads = {direct_bytes(node, offset, length) for _ in range(DIFFERS_TRIES)}
+                return self._differs(step, len(reads))
+            code = direct_read(node, offset, length)
         if bool(code) != step.fails:
             ended = errno.errorcode.get(code, str(code)) if code else "success"
             raise BackendError(
@@ -77,6 +125,36 @@ class ReadCheckBackend(_Look):
                 f"a direct read ended with {ended}",
             )
         return {"errno": errno.errorcode.get(code, "") if code else ""}
+
+    @staticmethod
+    def _late(step: ReadCheck, took_ms: float) -> Outcome:
+        if took_ms + JIFFY_MS < step.at_least_ms:
+            raise BackendError(
+                f"{step.name} is not slow",
+                f"a direct read took {took_ms:.1f} ms, {step.at_least_ms} ms were asked",
+            )
+        return {"took_ms": round(took_ms, 1)}
+
+    @staticmethod
+    def _byte(step: ReadCheck, code: int, data: bytes) -> Outcome:
+        nth, value = step.byte or (0, 0)
+        if code or len(data) < nth or data[nth - 1] != value:
+            found = "no such byte" if len(data) < nth else str(data[nth - 1])
+            raise BackendError(
+                f"reads of {step.name} are not corrupted",
+                f"byte {nth} of a direct read is {found}, not {value}"
+                + (f" ({errno.errorcode.get(code, code)})" if code else ""),
+            )
+        return {"byte": nth, "value": value}
+
+    @staticmethod
+    def _differs(step: ReadCheck, kinds: int) -> Outcome:
+        if kinds < 2:
+            raise BackendError(
+                f"reads of {step.name} are not corrupted",
+                f"{DIFFERS_TRIES} direct reads of sector {step.sector} were all the same",
+            )
+        return {"different_reads": kinds}
 
 
 class CacheDropBackend(_Look):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from nodeagent.encode import dm_targets as targets
 from nodeagent.encode.dm import DevNum, Overlay, Table, overlay
-from nodeagent.encode.dm_overlay import Delay, Dust, Effect, Fail, FailReads, Flakey
+from nodeagent.encode.dm_overlay import Delay, Dust, Effect, Fail, FailReads, FailWrites, Flakey
 from nodeagent.model.steps.block import (
     DelaySegment,
     DmOverlay,
@@ -27,7 +27,8 @@ def effect_of(segment: SegmentKind, resolve: Resolve) -> Effect:
         case ErrorSegment():
             return Fail()
         case SplitDelaySegment():
-            return FailReads(resolve(segment.error_device), segment.delay_ms)
+            failing = FailReads if segment.fails == "read" else FailWrites
+            return failing(resolve(segment.error_device), segment.delay_ms)
         case DustSegment():
             return Dust(segment.block_size)
         case FlakeySegment():

@@ -1,55 +1,38 @@
-"""What the disk kinds share: choosing sectors, a layer and guards; evidence from watches. Pure."""
+"""What the disk kinds share: a layer to act on, guard rails, steps. Pure."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterable
-from typing import Annotated, Any
-
-from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
+from typing import Any
 
 from nodeagent.encode.dm import Overlay as DmTableOverlay
 from nodeagent.encode.dm import overlay as overlay_table
 from nodeagent.encode.dm import parse_table
 from nodeagent.encode.dm_overlay import Fail
-from nodeagent.model.binding import BlockLayer, FileIdentity, LayerRanges
+from nodeagent.model.binding import FileIdentity, LayerRanges, whole_range
 from nodeagent.model.disk import DiskBinding
-from nodeagent.model.errors import FaultError, InvalidSpec, Refused
-from nodeagent.model.evidence import Evidence, FileEvent, IoRecord
-from nodeagent.model.facts import Facts, Need, NeedBpf, NeedDmTarget, NeedRoot
-from nodeagent.model.kind import Context, Guard, Measured, Reaction
-from nodeagent.model.ranges import (
-    Range,
-    Ranges,
-    format_ranges,
-    intersect,
-    normalise,
-    parse_ranges,
-    pick,
-    subtract,
-    total,
-)
+from nodeagent.model.errors import FaultError, Refused
+from nodeagent.model.evidence import FileEvent
+from nodeagent.model.facts import Facts, Need, NeedBpf, NeedDmTarget, NeedErrorInjection, NeedRoot
+from nodeagent.model.kind import Context, Guard, Reaction
+from nodeagent.model.ranges import shift
 from nodeagent.model.steps import StepBase
-from nodeagent.model.steps.block import BioWatch, CacheDrop, DmOverlay, FileWatch, SegmentKind
+from nodeagent.model.steps.block import (
+    BioFail,
+    BioWatch,
+    CacheDrop,
+    DmCreate,
+    DmOverlay,
+    FileWatch,
+    ReadCheck,
+    SegmentKind,
+    WatchOp,
+)
 from nodeagent.model.target import FileTarget
 
-MAX_PICKED = 100_000
+ALWAYS_DOWN_S = 1 << 30
+"""dm-flakey's down interval where it never comes up again: 34 years."""
+SAMPLE = 64
 GUARDED = ("root", "swap", "protected-path")
-
-
-def _parse(value: object) -> Ranges:
-    if isinstance(value, tuple):
-        return value
-    return parse_ranges(str(value))
-
-
-Sectors = Annotated[
-    Ranges,
-    BeforeValidator(_parse),
-    PlainSerializer(format_ranges, return_type=str),
-    WithJsonSchema({"type": "string", "format": "sectors", "examples": ["1024+8", "0-7,4096"]}),
-    Field(json_schema_extra={"metavar": "SECTORS"}),
-]
 
 
 def disk(context: Context) -> DiskBinding:
@@ -61,69 +44,6 @@ def disk(context: Context) -> DiskBinding:
 def short(name: str) -> str:
     """The part of a node id that goes into kernel names."""
     return name.replace("-", "")[:8]
-
-
-# --- sectors ----------------------------------------------------------------------
-
-
-def whole_blocks(ranges: Ranges, layer: BlockLayer) -> Ranges:
-    """Check that ranges are whole logical blocks of the device. Raises InvalidSpec."""
-    unit = layer.logical_block // 512
-    for item in ranges:
-        if item.start % unit or item.length % unit:
-            raise InvalidSpec(
-                f"sectors {item} are not whole blocks of {layer.name}",
-                f"its logical block is {layer.logical_block} bytes, {unit} sectors of 512",
-                f"start and length must be multiples of {unit}",
-            )
-    return ranges
-
-
-def pick_blocks(candidates: Ranges, count: int, seed: int, layer: BlockLayer) -> Ranges:
-    """`count` different logical blocks out of the candidates, the same for the same seed.
-
-    Raises Refused when there are fewer.
-    """
-    unit = layer.logical_block // 512
-    aligned = [
-        Range(start=first, length=last - first)
-        for item in candidates
-        for first, last in [(-(-item.start // unit), item.end // unit)]
-        if last > first
-    ]
-    available = total(aligned)
-    if count > available:
-        raise Refused(
-            f"there are not {count} blocks to choose from",
-            f"{available} blocks of {layer.logical_block} bytes can be chosen",
-        )
-    chosen = pick(aligned, random.Random(seed).sample(range(available), count))  # noqa: S311
-    return normalise(Range(start=block * unit, length=unit) for block in chosen)
-
-
-def check_inside(ranges: Ranges, layer: BlockLayer) -> Ranges:
-    """Check that ranges lie on the device. Raises InvalidSpec."""
-    for item in ranges:
-        if item.end > layer.size_sectors:
-            raise InvalidSpec(
-                f"sectors {item} end past {layer.name}",
-                f"the device has {layer.size_sectors} sectors of 512 bytes",
-            )
-    return ranges
-
-
-def keep_off_metadata(ranges: Ranges, binding: DiskBinding) -> None:
-    """Raises Refused when ranges cover, or may cover, metadata of the file system."""
-    if binding.space is None or binding.block.file is not None:
-        return
-    known = normalise((*binding.space.file_data, *binding.space.free))
-    risky = subtract(ranges, known)
-    if risky:
-        raise Refused(
-            f"sectors {format_ranges(risky, 4)} hold metadata of the file system",
-            "a failing metadata sector can make the whole volume read-only or unmountable",
-            "add --metadata if that is what you want",
-        )
 
 
 # --- layers -----------------------------------------------------------------------
@@ -173,9 +93,36 @@ def dm_supports(spec: Any, context: Context) -> str | None:
     return None
 
 
+def whole(bound: LayerRanges) -> bool:
+    """Whether the bound ranges are all of the layer's device."""
+    return bound.ranges == whole_range(bound.layer)
+
+
+def flushes_suffer(context: Context, target: str, verb: str) -> str | None:
+    """Why a target that fails or delays flushes may not be put on a part of a device.
+
+    A flush goes to every target of a table (__send_empty_flush, drivers/md/dm.c), so that
+    fsync would fail, or wait, for those too who use the rest.
+    """
+    bound = dm_layer(context)
+    if isinstance(bound, str) or whole(bound):
+        return None
+    return f"{target} on a part of {bound.layer.name} would {verb} flushes of all of it"
+
+
 def needs_dm(spec: Any) -> tuple[Need, ...]:
     """Root and device-mapper."""
     return (NeedRoot(), NeedDmTarget("linear"))
+
+
+def needs_split_delay(spec: Any) -> tuple[Need, ...]:
+    """What sends one direction of a device to a private error device."""
+    return (*needs_dm(spec), NeedDmTarget("delay", (1, 2, 1)), NeedDmTarget("error"))
+
+
+def needs_bio_fail(spec: Any) -> tuple[Need, ...]:
+    """What fails bios by BPF."""
+    return (NeedRoot(), NeedBpf("bio_fail"), NeedErrorInjection("should_fail_bio"))
 
 
 # --- guards -----------------------------------------------------------------------
@@ -215,12 +162,78 @@ def dm_overlay(layer: LayerRanges, segment: SegmentKind) -> DmOverlay:
     )
 
 
-def watch(bound: LayerRanges, facts: Facts) -> list[StepBase]:
+def watch(
+    bound: LayerRanges,
+    facts: Facts,
+    emit: tuple[WatchOp, ...] = ("failed", "writes"),
+    sample: int = 0,
+) -> list[StepBase]:
     """A watch on the bound ranges of a layer, where the node can; else nothing counts hits."""
     if NeedBpf("bio_trace").missing(facts) is not None:
         return []
     layer = bound.layer
-    return [BioWatch(major=layer.major, minor=layer.minor, name=layer.name, ranges=bound.ranges)]
+    return [
+        BioWatch(
+            major=layer.major,
+            minor=layer.minor,
+            name=layer.name,
+            ranges=bound.ranges,
+            emit=emit,
+            sample=sample,
+        )
+    ]
+
+
+def bio_fail(context: Context, *, reads: bool, writes: bool, heal: bool = False) -> BioFail:
+    """The step that fails the bound ranges of the top device by BPF, on its whole disk."""
+    bound = disk(context).block.layers[0]
+    layer = bound.layer
+    major, minor = (int(part) for part in (layer.disk or layer.dev).split(":"))
+    return BioFail(
+        major=major,
+        minor=minor,
+        name=layer.name,
+        ranges=shift(bound.ranges, layer.part_start),
+        reads=reads,
+        writes=writes,
+        heal=heal,
+    )
+
+
+def error_device(context: Context, bound: LayerRanges) -> DmCreate:
+    """A private device as long as the layer on which all I/O fails."""
+    name = f"faultctl-{short(context.facts.node_id)}-{context.fault_id}-err"
+    table = (f"0 {bound.layer.size_sectors} error",)
+    return DmCreate(name=name, uuid=name.upper(), table=table)
+
+
+def read_check(bound: LayerRanges, size: int = 0, **expected: Any) -> ReadCheck:
+    """Read the first bound sectors; size: bytes at least, one logical block if less."""
+    layer = bound.layer
+    blocks = max(1, -(-size // layer.logical_block))
+    return ReadCheck(
+        major=layer.major,
+        minor=layer.minor,
+        name=layer.name,
+        sector=bound.ranges[0].start,
+        sectors=min(blocks * layer.logical_block // 512, bound.ranges[0].length),
+        **expected,
+    )
+
+
+def steps_on_dm(
+    context: Context,
+    segment: SegmentKind,
+    emit: tuple[WatchOp, ...],
+    *checks: ReadCheck,
+) -> list[StepBase]:
+    """Watch, swap the segment in, check: what kinds on a whole device do."""
+    bound = the_dm_layer(context)
+    return [
+        *watch(bound, context.facts, emit, SAMPLE),
+        dm_overlay(bound, segment),
+        *checks,
+    ]
 
 
 def cache_drop(binding: DiskBinding) -> list[StepBase]:
@@ -248,56 +261,3 @@ def file_reaction(event: FileEvent) -> Reaction:
     """The fault ends when its sectors no longer hold the file's data."""
     said = {"gone": "removed or cut", "moved-blocks": "moved to other sectors"}
     return Reaction(remedied=f"{event.path} was {said.get(event.what, event.what)}")
-
-
-# --- evidence ---------------------------------------------------------------------
-
-
-def evidence(measured: Iterable[Measured], statements: Iterable[str] = ()) -> Evidence:
-    """Hits and records of all watches and hooks of a fault, with what is said about caches."""
-    counted = False
-    counters: dict[str, int] = {}
-    records: list[IoRecord] = []
-    times: list[int] = []
-    log: list[str] = []
-    said = list(statements)
-    lost = 0
-    for item in measured:
-        if "counters" in item.data:
-            counted = True
-            for name, value in item.data["counters"].items():
-                counters[name] = counters.get(name, 0) + int(value)
-            lost += int(item.data.get("lost", 0))
-            times += [t for t in (item.data.get("first_ns"), item.data.get("last_ns")) if t]
-            records += [IoRecord.model_validate(r) for r in item.data.get("records", ())]
-        log += [line for line in item.data.get("kernel_log", ()) if line not in log]
-        said += item.data.get("statements", ())
-    if not counted:
-        said.append("nothing on this node counts hits, so whether it bites is not known")
-    return Evidence(
-        counted=counted,
-        hits=sum(value for name, value in counters.items() if name.endswith("_failed")),
-        counters=counters,
-        first_hit_ns=min(times, default=None),
-        last_hit_ns=max(times, default=None),
-        lost=lost,
-        records=tuple(sorted(records, key=lambda r: r.boottime_ns)),
-        kernel_log=tuple(log),
-        statements=tuple(said),
-    )
-
-
-def healed(bad: Ranges, record: IoRecord, unit: int) -> Ranges | None:
-    """What is still bad after a write that went well; None if the record heals nothing.
-
-    Only logical blocks that the write covers as a whole are healed.
-    """
-    if record.op != "write" or record.status or record.sectors <= 0:
-        return None
-    first, last = -(-record.sector // unit) * unit, (record.sector + record.sectors) // unit * unit
-    if last <= first:
-        return None
-    written = (Range(start=first, length=last - first),)
-    if not intersect(bad, written):
-        return None
-    return subtract(bad, written)

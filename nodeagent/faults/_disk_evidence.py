@@ -1,0 +1,102 @@
+"""Evidence of disk faults from what their watches and hooks measured. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nodeagent.model.evidence import Evidence, IoRecord
+from nodeagent.model.kind import Measured
+from nodeagent.model.ranges import Range, Ranges, intersect, subtract
+
+FAILED = ("reads_failed", "writes_failed")
+"""Counters of a fault that makes bios fail."""
+PASSED = {"read": "reads_ok", "write": "writes_ok"}
+"""Counter of the bios of a direction that ended well, changed or late as they may be."""
+
+DATA_LOSS = "data-loss"
+"""The guard rail of kinds that lose data by design."""
+CACHED_READS = "reads from the page cache do not reach the disk, so they succeed as before"
+FSCK = (
+    "after the revert: unmount the file system and run fsck before it is used again, "
+    "then restore what is lost"
+)
+FAILED_WRITES = (
+    "a failed journal write turns ext4 read-only and shuts XFS down, until it is mounted anew",
+    "a failed fsync loses the data it was for; PostgreSQL panics and recovers from its log",
+)
+
+
+def evidence(
+    measured: Iterable[Measured],
+    statements: Iterable[str] = (),
+    *,
+    hits: tuple[str, ...] = FAILED,
+    countable: bool = True,
+    timed: bool = False,
+) -> Evidence:
+    """Hits and records of all watches and hooks of a fault, with what is said about caches.
+
+    hits: the counters whose sum is the number of hits. countable: False where a bio that
+    passed may have been hit or not, and the kernel does not tell. timed: say how long bios took.
+    """
+    counted = False
+    counters: dict[str, int] = {}
+    records: list[IoRecord] = []
+    times: list[int] = []
+    log: list[str] = []
+    said = list(statements)
+    lost = 0
+    for item in measured:
+        if "counters" in item.data:
+            counted = True
+            for name, value in item.data["counters"].items():
+                counters[name] = counters.get(name, 0) + int(value)
+            lost += int(item.data.get("lost", 0))
+            times += [t for t in (item.data.get("first_ns"), item.data.get("last_ns")) if t]
+            records += [IoRecord.model_validate(r) for r in item.data.get("records", ())]
+        log += [line for line in item.data.get("kernel_log", ()) if line not in log]
+        said += item.data.get("statements", ())
+        said += took(item.data.get("took", {})) if timed else []
+    if not counted:
+        said.append("nothing on this node counts hits, so whether it bites is not known")
+    counted = counted and countable
+    return Evidence(
+        counted=counted,
+        hits=sum(counters.get(name, 0) for name in hits) if counted else 0,
+        counters=counters,
+        first_hit_ns=min(times, default=None),
+        last_hit_ns=max(times, default=None),
+        lost=lost,
+        records=tuple(sorted(records, key=lambda r: r.boottime_ns)),
+        kernel_log=tuple(log),
+        statements=tuple(said),
+    )
+
+
+def took(measured: dict[str, list[int]]) -> list[str]:
+    """How long bios took that ended well: {"read": [how many, least ns, most ns]}."""
+    return [
+        f"{op}s took {least / 1e6:.1f} to {most / 1e6:.1f} ms (the first {seen} seen)"
+        for op, (seen, least, most) in sorted(measured.items())
+    ]
+
+
+def passed(record: IoRecord, op: str) -> bool:
+    """Whether a record is of a data bio of this direction that ended well."""
+    return record.op == op and not record.status and record.sectors > 0
+
+
+def healed(bad: Ranges, record: IoRecord, unit: int) -> Ranges | None:
+    """What is still bad after a write that went well; None if the record heals nothing.
+
+    Only logical blocks that the write covers as a whole are healed.
+    """
+    if record.op != "write" or record.status or record.sectors <= 0:
+        return None
+    first, last = -(-record.sector // unit) * unit, (record.sector + record.sectors) // unit * unit
+    if last <= first:
+        return None
+    written = (Range(start=first, length=last - first),)
+    if not intersect(bad, written):
+        return None
+    return subtract(bad, written)
