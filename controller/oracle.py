@@ -36,7 +36,7 @@ class Moment:
     start_ns: int
     hold_ns: int
     why: str
-    """submission, repair, cap, or end: the run was over before the cap."""
+    """submission, repair, cap, or end: of the run or of a fault that nobody repaired."""
 
     @property
     def end_ns(self) -> int:
@@ -128,6 +128,8 @@ def moment_of(history: History, story: FaultStory, spec: OracleSpec) -> Moment:
         repaired = repaired_ns(story, exposure, history.end_ns)
         if repaired is not None:
             return Moment(repaired, hold, "repair")
+        if story.ended_ns is not None and story.ended_ns <= injected + cap:
+            return Moment(story.ended_ns, hold, "end")
     else:
         submission = mitigation_of(history, story, cap)
         if submission is not None:
