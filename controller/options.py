@@ -28,16 +28,25 @@ def _bare(annotation: Any) -> Any:
     return annotation
 
 
-def _metavar(info: FieldInfo, bare: Any) -> str:
+def _own_metavar(info: FieldInfo, bare: Any) -> str | None:
     extra = info.json_schema_extra
     found: Any = extra.get("metavar") if isinstance(extra, dict) else None
     for item in (*info.metadata, *get_args(bare)):
         nested = getattr(item, "json_schema_extra", None)
         if found is None and isinstance(nested, dict):
             found = nested.get("metavar")
-    if found is None:
-        found = {int: "N", float: "X", str: "TEXT"}.get(bare, "VALUE")
-    return str(found)
+    return None if found is None else str(found)
+
+
+def _metavar(info: FieldInfo, bare: Any) -> str:
+    inner = get_args(bare)[0] if get_origin(bare) is tuple else bare
+    names = {int: "N", float: "X", str: "TEXT"}
+    return _own_metavar(info, bare) or names.get(inner, "VALUE")
+
+
+def schema_of(model: type[BaseModel]) -> dict[str, Any]:
+    """A model's JSON schema, its defaults written with their units as they are read."""
+    return model.model_json_schema(mode="serialization")
 
 
 def _default_text(model: type[BaseModel], name: str, info: FieldInfo) -> str:
@@ -59,7 +68,7 @@ def field_option(model: type[BaseModel], name: str, info: FieldInfo) -> click.Op
     if get_origin(bare) is Literal:
         choice = click.Choice([str(arg) for arg in get_args(bare)])
         return click.Option([flag, name], type=choice, default=None, help=text)
-    multiple = get_origin(bare) is tuple and not _metavar(info, bare).isupper()
+    multiple = get_origin(bare) is tuple and _own_metavar(info, bare) is None
     return click.Option(
         [flag, name],
         type=click.STRING,

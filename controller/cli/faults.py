@@ -9,6 +9,7 @@ import click
 
 from controller import render
 from controller.cli.common import client, fault_data, output_option, state_word, target_word
+from controller.options import schema_of
 from nodeagent.faults import kind_named, kinds
 from nodeagent.model.errors import FaultError, InvalidSpec
 from nodeagent.model.kind import FaultKind
@@ -220,7 +221,7 @@ def _kind_data(kind: FaultKind, support: dict[str, dict[str, str]]) -> dict[str,
             }
             for rung in kind.ladder
         ],
-        "schema": kind.spec.model_json_schema(),
+        "schema": schema_of(kind.spec),
     }
 
 
