@@ -11,10 +11,12 @@ MAX_LINES = 50
 
 
 def about_device(line: str, names: Iterable[str]) -> bool:
-    """Whether a kernel log line speaks of one of these devices (`dm-0`, `vdb1`)."""
-    return any(
-        re.search(rf"(?:\bdev |\bon |\()?\b{re.escape(name)}\b", line) is not None
-        and "error" in line.lower()
+    """Whether a kernel log line tells of an error of one of these devices (`dm-0`, `vdb1`).
+
+    The name stands alone, or as the journal's thread has it: `dm-0-8` (fs/jbd2/journal.c).
+    """
+    return "error" in line.lower() and any(
+        re.search(rf"(?<![\w/-]){re.escape(name)}(?:-\d+)?(?![\w-])", line) is not None
         for name in names
     )
 
