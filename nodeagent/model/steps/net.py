@@ -1,0 +1,205 @@
+"""Steps in a net namespace: a private ifb device with a qdisc, and filters beside what is there.
+
+The interface's own qdiscs are never touched: filters in its clsact send the chosen packets
+over the ifb (tc-mirred(8)), whose qdisc delays, loses or shapes them, and which then gives
+them back to the interface where they were.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from nodeagent.model.netflow import common
+from nodeagent.model.netspec import Flow, format_rate
+from nodeagent.model.steps.base import StepBase
+
+Hook = Literal["egress", "ingress"]
+Distribution = Literal["uniform", "normal", "pareto", "paretonormal"]
+U32 = Annotated[int, Field(ge=0, le=0xFFFFFFFF)]
+FULL = 0xFFFFFFFF
+"""A probability of 1 in the kernel's 32-bit scale."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class NetnsRef(_Frozen):
+    """A net namespace: its cookie is never used twice in a boot, its inode and path may be."""
+
+    cookie: int = Field(ge=1, description="SO_NETNS_COOKIE, socket(7)")
+    inode: int
+    path: str = Field(description="where it was found; only the first place to look")
+
+
+class Slots(_Frozen):
+    """Packets leave in bursts: a slot of packets or bytes, then a pause (netem's slot)."""
+
+    min_ns: int = Field(ge=0)
+    max_ns: int = Field(ge=0)
+    packets: int = Field(default=0, ge=0, le=0x7FFFFFFF)
+    bytes: int = Field(default=0, ge=0, le=0x7FFFFFFF)
+
+
+class NetemQdisc(_Frozen):
+    """sch_netem's parameters in its own units; probabilities of 2^32-1 (net/sched/sch_netem.c)."""
+
+    qdisc: Literal["netem"] = "netem"
+    limit: int = Field(ge=1, le=0x7FFFFFFF, description="packets")
+    delay_ns: int = Field(default=0, ge=0, lt=1 << 62)
+    jitter_ns: int = Field(default=0, ge=0, lt=1 << 31)
+    delay_corr: U32 = 0
+    distribution: Distribution = "uniform"
+    loss: U32 = 0
+    loss_corr: U32 = 0
+    gilbert: tuple[U32, U32, U32, U32] | None = Field(
+        default=None, description="p, r, h (1 - loss when bad), k1 (loss when good)"
+    )
+    states: tuple[U32, U32, U32, U32, U32] | None = Field(
+        default=None, description="p13, p31, p32, p14, p23"
+    )
+    duplicate: U32 = 0
+    duplicate_corr: U32 = 0
+    corrupt: U32 = 0
+    corrupt_corr: U32 = 0
+    reorder: U32 = 0
+    reorder_corr: U32 = 0
+    gap: U32 = 0
+    rate: int = Field(default=0, ge=0, lt=1 << 63, description="bytes per second")
+    overhead: int = Field(default=0, ge=-(1 << 31), lt=1 << 31)
+    cell_size: U32 = 0
+    cell_overhead: int = Field(default=0, ge=-(1 << 31), lt=1 << 31)
+    slots: Slots | None = None
+    seed: int | None = Field(default=None, ge=0, lt=1 << 64)
+
+    def text(self) -> str:
+        """As tc-netem(8) takes it."""
+        words = [f"limit {self.limit}"]
+        if self.delay_ns:
+            words.append(f"delay {_ns(self.delay_ns)}")
+            words += [f"{_ns(self.jitter_ns)} {_share(self.delay_corr)}"] if self.jitter_ns else []
+            words += [f"distribution {self.distribution}"] if self.distribution != "uniform" else []
+        for name in ("loss", "duplicate", "corrupt", "reorder"):
+            if getattr(self, name):
+                corr = getattr(self, f"{name}_corr")
+                words.append(
+                    f"{name} {_share(getattr(self, name))}" + (f" {_share(corr)}" if corr else "")
+                )
+        if self.gilbert is not None:
+            p, r, h, k1 = self.gilbert
+            words.append("loss gemodel " + " ".join(map(_share, (p, r, FULL - h, k1))))
+        if self.states is not None:
+            p13, p31, p32, p14, p23 = self.states
+            words.append("loss state " + " ".join(map(_share, (p13, p31, p32, p23, p14))))
+        words += [f"gap {self.gap}"] if self.gap else []
+        if self.rate:
+            cells = (self.overhead, self.cell_size, self.cell_overhead)
+            words.append(f"rate {format_rate(8 * self.rate)}")
+            words += [" ".join(map(str, cells))] if any(cells) else []
+        if self.slots is not None:
+            words.append(f"slot {_ns(self.slots.min_ns)} {_ns(self.slots.max_ns)}")
+            words += [f"packets {self.slots.packets}"] if self.slots.packets else []
+            words += [f"bytes {self.slots.bytes}"] if self.slots.bytes else []
+        words += [f"seed {self.seed}"] if self.seed is not None else []
+        return "netem " + " ".join(words)
+
+
+class TbfQdisc(_Frozen):
+    """sch_tbf: a token bucket; what does not fit in the limit is dropped."""
+
+    qdisc: Literal["tbf"] = "tbf"
+    rate: int = Field(ge=1, lt=1 << 63, description="bytes per second")
+    burst: int = Field(ge=1, le=FULL, description="bytes")
+    limit: int = Field(ge=1, le=FULL, description="bytes that may wait")
+
+    def text(self) -> str:
+        """As tc-tbf(8) takes it."""
+        return f"tbf rate {format_rate(8 * self.rate)} burst {self.burst} limit {self.limit}"
+
+
+AnyQdisc = Annotated[NetemQdisc | TbfQdisc, Field(discriminator="qdisc")]
+
+
+class IfbShaper(StepBase):
+    """A private ifb device in a net namespace, its root qdisc as given; nothing goes there yet."""
+
+    op: Literal["ifb_shaper"] = "ifb_shaper"
+    netns: NetnsRef
+    name: str = Field(min_length=1, max_length=15)
+    qdisc: AnyQdisc
+
+    def key(self) -> str:
+        return f"link:{self.netns.cookie}:{self.name}"
+
+    def summary(self) -> str:
+        return (
+            f"ip link add {self.name} type ifb; "
+            f"tc qdisc add dev {self.name} root handle fa17: {self.qdisc.text()}"
+        )
+
+
+class Redirect(_Frozen):
+    """Over a private ifb device."""
+
+    act: Literal["redirect"] = "redirect"
+    device: str
+
+
+class Drop(_Frozen):
+    """Away without a trace: the sender's stack takes the packet for sent (TC_ACT_STOLEN).
+
+    chance: of 2^32 - 1, by the kernel's own random numbers.
+    """
+
+    act: Literal["drop"] = "drop"
+    chance: U32 = FULL
+
+
+class TcFilters(StepBase):
+    """Filters in an interface's clsact (tc-flower(8)): which packets, and what becomes of them.
+
+    `but` come first and leave the interface alone. Several faults may filter on one
+    interface as long as no packet is meant by two of them.
+    """
+
+    composes: ClassVar[bool] = True
+
+    op: Literal["tc_filters"] = "tc_filters"
+    netns: NetnsRef
+    ifindex: int = Field(ge=1)
+    ifname: str
+    hook: Hook
+    flows: tuple[Flow, ...] = Field(min_length=1)
+    but: tuple[Flow, ...] = ()
+    act: Annotated[Redirect | Drop, Field(discriminator="act")]
+
+    def key(self) -> str:
+        return f"tc:{self.netns.cookie}:{self.ifindex}"
+
+    def summary(self) -> str:
+        shown = ", ".join(flow.text() for flow in self.flows[:4])
+        more = f" and {len(self.flows) - 4} more" if len(self.flows) > 4 else ""
+        act = f"redirect to {self.act.device}" if isinstance(self.act, Redirect) else "drop"
+        if isinstance(self.act, Drop) and self.act.chance != FULL:
+            act += f" {_share(self.act.chance)}"
+        but = f", but not {len(self.but)} network(s)" if self.but else ""
+        return f"tc filter add dev {self.ifname} {self.hook} flower {shown}{more}{but}: {act}"
+
+    def overlaps(self, other: StepBase) -> bool:
+        """Also what one of them leaves alone: its own exceptions would hold for the other."""
+        if not isinstance(other, TcFilters) or other.hook != self.hook:
+            return False
+        shared = set(self.but) & set(other.but)
+        mine = (*self.flows, *(f for f in self.but if f not in shared))
+        theirs = (*other.flows, *(f for f in other.but if f not in shared))
+        return common(self.flows, theirs) is not None or common(mine, other.flows) is not None
+
+
+def _ns(value: int) -> str:
+    return f"{value / 1e6:g}ms" if value % 1000 == 0 else f"{value}ns"
+
+
+def _share(value: int) -> str:
+    return f"{value / FULL * 100:.6g}%"
