@@ -28,18 +28,10 @@ def hand_in(
 
     Raises Refused if no run is played there, InvalidSpec for something that is none.
     """
-    t_ns = _now(folder)
+    at = {"t_ns": _now(folder), "wall": wall()}
+    said = {"kind": kind, "actor": actor, "fault": fault, "data": data}
     try:
-        made = Submission.model_validate(
-            {
-                "t_ns": t_ns,
-                "wall": wall(),
-                "kind": kind,
-                "actor": actor,
-                "fault": fault,
-                "data": data,
-            }
-        )
+        made = Submission.model_validate(at | said)
     except ValidationError as exc:
         raise InvalidSpec("this is no submission", " ".join(str(exc).split())[:300]) from exc
     with _Operator(folder) as file:

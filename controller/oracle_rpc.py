@@ -57,7 +57,7 @@ def serve(folder: Path, address: AgentAddress) -> grpc.Server:
             return take(folder, raw).model_dump_json().encode()
         except FaultError as exc:
             status = getattr(grpc.StatusCode, exc.grpc_status)
-            return context.abort(status, str(exc))  # type: ignore[no-any-return]
+            return context.abort(status, str(exc))
 
     handlers = {"HandIn": grpc.unary_unary_rpc_method_handler(answer)}
     options = [("grpc.max_receive_message_length", MAX_DATA), ("grpc.so_reuseport", 0)]
@@ -95,7 +95,7 @@ def _bind(server: grpc.Server, address: AgentAddress) -> None:
 def send(address: AgentAddress, request: dict[str, Any]) -> dict[str, Any]:
     """Hand something in at a desk; the record. Raises Unreachable, Refused, InvalidSpec."""
     with address.channel() as channel:
-        call = channel.unary_unary(METHOD)
+        call = channel.unary_unary(METHOD, None, None)
         try:
             reply = call(json.dumps(request).encode(), timeout=TIMEOUT_S)
         except grpc.RpcError as exc:

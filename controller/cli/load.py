@@ -106,11 +106,8 @@ def _summary(result: LoadResult) -> None:
     data = result.data()
     names = ("planned", "ok", "failed", "dropped", "late", "rate")
     render.table([n.upper() for n in names], [[str(data[n]) for n in names]])
-    times = [
-        f"{p} {data[f'{p}_ns'] / 1e6:.1f} ms"
-        for p in ("p50", "p90", "p99", "max")
-        if data[f"{p}_ns"]
-    ]
+    known = {p: data[f"{p}_ns"] for p in ("p50", "p90", "p99", "max")}
+    times = [f"{p} {ns / 1e6:.1f} ms" for p, ns in known.items() if ns is not None]
     if times:
         click.echo("  ".join(times))
     if not result.held:
