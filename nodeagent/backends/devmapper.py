@@ -12,15 +12,15 @@ from itertools import product
 from typing import Any
 
 from nodeagent.backends import Outcome, Peer, Prior, Residue, Runtime
+from nodeagent.backends.dm_dust import KeptLists, set_list
 from nodeagent.backends.dm_nodes import logical_block_sectors
 from nodeagent.backends.dm_swap import recover, swap
 from nodeagent.backends.dmctl import ByName, DmControl
 from nodeagent.encode.dm import DevNum, Table, equal, format_table, parse_table
 from nodeagent.encode.dm_segment import compose
 from nodeagent.model.errors import ForeignState, Refused
-from nodeagent.model.ranges import Range, Ranges, normalise
 from nodeagent.model.steps import Status, StepBase
-from nodeagent.model.steps.block import DmCreate, DmOverlay, DustSegment
+from nodeagent.model.steps.block import DmCreate, DmOverlay
 
 
 def backends(runtime: Runtime) -> dict[type[StepBase], Any]:
@@ -146,11 +146,11 @@ class DmOverlayBackend:
             if live is None:
                 raise Refused(f"{step.name} has no live device-mapper table")
             base = parse_table(prior["base"])
-            lists = _KeptLists(control, dev, peers)
+            lists = KeptLists(control, dev, peers)
             new = _composed(control, base, peers, step, logical_block_sectors(dev))
             swap(control, dev, new, live, uuid=prior["uuid"])
             lists.restore()
-            _set_list(control, dev, step)
+            set_list(control, dev, step)
         return {}
 
     def undo(self, fault_id: str, step: DmOverlay, prior: Prior, peers: Sequence[Peer]) -> None:
@@ -162,9 +162,8 @@ class DmOverlayBackend:
             live = control.table(dev)
             if live is None or any(equal(live, table) for table in without):
                 return
-            base = parse_table(prior["base"])
-            lists = _KeptLists(control, dev, peers)
-            target = _composed(control, base, peers)
+            target = _without(control, live, step, prior, peers)
+            lists = KeptLists(control, dev, peers)
             swap(control, dev, target, live, uuid=prior["uuid"])
             lists.restore()
 
@@ -234,102 +233,42 @@ def _tables(
     control: DmControl, step: DmOverlay, prior: Prior, peers: Sequence[Peer]
 ) -> tuple[list[Table], list[Table]]:
     """Every table that the device may have with this overlay, and without it."""
+    pairs = list(_possible(control, step, prior, peers))
+    return [w for w, _ in pairs if w is not None], [o for _, o in pairs if o is not None]
+
+
+def _possible(
+    control: DmControl, step: DmOverlay, prior: Prior, peers: Sequence[Peer]
+) -> Iterator[tuple[Table | None, Table | None]]:
+    """(with this overlay, without it) for every way in which the peers may be there.
+
+    None for a table that cannot be live, as its private device is not there.
+    """
     base = parse_table(prior["base"])
 
-    def build(steps: Sequence[DmOverlay | None]) -> Iterator[Table]:
+    def build(steps: Sequence[DmOverlay | None]) -> Table | None:
         try:
             present = [s for s in steps if s is not None]
-            yield compose(base, present, lambda name: _resolve(control, name))
+            return compose(base, present, lambda name: _resolve(control, name))
         except KeyError:
-            return  # its private device is not there, so this table cannot be live
+            return None
 
-    with_it: list[Table] = []
-    without: list[Table] = []
     for forms in product(*(_forms(peer) for peer in peers)):
-        with_it.extend(build([*forms, step]))
-        without.extend(build(forms))
-    return with_it, without
+        yield build([*forms, step]), build(forms)
 
 
-class _KeptLists:
-    """dm-dust's lists of bad blocks live in the targets, and a reload loses them.
+def _without(
+    control: DmControl, live: Table, step: DmOverlay, prior: Prior, peers: Sequence[Peer]
+) -> Table:
+    """The live table without this overlay, and with no other change.
 
-    What is still bad is asked before the swap and set again after it.
+    A peer that was cut short stays as it is, there or not: to put it there would arm it.
+    Raises ForeignState if the live table is none that these faults can have left.
     """
-
-    def __init__(self, control: DmControl, dev: DevNum, peers: Sequence[Peer]) -> None:
-        self._control = control
-        self._dev = dev
-        self._bad = [
-            (p.step, read_list(control, dev, p.step))
-            for p in peers
-            if isinstance(p.step, DmOverlay) and isinstance(p.step.segment, DustSegment)
-        ]
-
-    def restore(self) -> None:
-        """Set the lists again, without what has healed meanwhile."""
-        for step, bad in self._bad:
-            _send_list(self._control, self._dev, step, bad)
-
-
-def _set_list(control: DmControl, dev: DevNum, step: DmOverlay) -> None:
-    if isinstance(step.segment, DustSegment):
-        _send_list(control, dev, step, step.segment.bad)
-
-
-def _send_list(control: DmControl, dev: DevNum, step: DmOverlay, bad: Ranges) -> None:
-    """Fill and enable the dust segments; blocks are counted on the device below (dm-dust.c)."""
-    segment = step.segment
-    if not isinstance(segment, DustSegment):
-        return
-    unit = segment.block_size // 512
-    for item, below in _dust_places(control, dev, step):
-        have = set(_listed(control, dev, item.start))
-        want = {
-            block
-            for r in bad
-            for first in [max(r.start, item.start)]
-            for last in [min(r.end, item.end)]
-            for block in range(
-                (below + first - item.start) // unit, (below + last - item.start) // unit
-            )
-        }
-        for block in sorted(want - have):
-            control.message(dev, item.start, f"addbadblock {block}")
-        for block in sorted(have - want):
-            control.message(dev, item.start, f"removebadblock {block}")
-        text = next(s.text for s in control.status(dev) if s.start == item.start)
-        if "bypass" in text or "fail_read_on_bad_block" not in text:
-            control.message(dev, item.start, "enable")
-        if "quiet" not in text:
-            control.message(dev, item.start, "quiet")
-
-
-def _dust_places(control: DmControl, dev: DevNum, step: DmOverlay) -> list[tuple[Range, int]]:
-    """The live dust segments of a step, each with its first sector on the device below."""
-    live = control.table(dev)
-    if live is None:
-        return []
-    return [
-        (Range(start=s.start, length=s.length), int(s.args[1]))
-        for s in live.segments
-        if s.target == "dust"
-        and any(r.start <= s.start and s.start + s.length <= r.end for r in step.ranges)
-    ]
-
-
-def _listed(control: DmControl, dev: DevNum, sector: int) -> list[int]:
-    answer = control.message(dev, sector, "listbadblocks")
-    return [int(word) for word in answer.split() if word.isdigit()]
-
-
-def read_list(control: DmControl, dev: DevNum, step: DmOverlay) -> Ranges:
-    """Sectors of the device that dm-dust still holds as bad."""
-    if not isinstance(step.segment, DustSegment):
-        return ()
-    unit = step.segment.block_size // 512
-    return normalise(
-        Range(start=item.start + block * unit - below, length=unit)
-        for item, below in _dust_places(control, dev, step)
-        for block in _listed(control, dev, item.start)
+    for with_it, without in _possible(control, step, prior, peers):
+        if with_it is not None and without is not None and equal(live, with_it):
+            return without
+    raise ForeignState(
+        f"the table of {step.name} is not the one that faultctl left",
+        "somebody changed it under the faults that are on it",
     )

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodeagent.backends import Runtime, load_backends
-from nodeagent.model.errors import BackendError
+from nodeagent.backends import Peer, Runtime, devmapper, load_backends
+from nodeagent.encode.dm import DevNum, equal, parse_table
+from nodeagent.encode.dm_segment import compose
+from nodeagent.model.errors import BackendError, ForeignState
 from nodeagent.model.ranges import Range, overlaps
 from nodeagent.model.steps import StepBase, step_from_data, step_from_json, step_types
 from nodeagent.model.steps.block import (
@@ -129,3 +131,46 @@ def test_overlays_overlap_where_a_sector_is_in_both(one: Any, two: Any) -> None:
     b = DmOverlay(**DEVICE, size=100, ranges=two, segment=ErrorSegment())
     assert a.overlaps(b) == b.overlaps(a) == expected
     assert BioFail(**DEVICE, ranges=one).overlaps(BioFail(**DEVICE, ranges=two)) == expected
+
+
+# --- overlays in the journal and in the kernel -------------------------------------------
+
+BASE = "0 1000 linear 8:16 0"
+PRIOR = {"base": [BASE], "name": "data", "uuid": "u"}
+
+
+def over(start: int) -> DmOverlay:
+    ranges = (Range(start=start, length=8),)
+    return DmOverlay(**DEVICE, size=1000, ranges=ranges, segment=ErrorSegment())
+
+
+def peer(step: DmOverlay, *, certain: bool) -> Peer:
+    return Peer("f-peer", 1, step, None, PRIOR, certain)
+
+
+def live_with(*steps: DmOverlay) -> Any:
+    return compose(parse_table([BASE]), steps, lambda name: DevNum(0, 0))
+
+
+@pytest.mark.parametrize("certain", [True, False])
+@pytest.mark.parametrize("there", [True, False])
+def test_an_undo_takes_its_own_overlay_and_never_arms_a_peer(certain: bool, there: bool) -> None:
+    """A peer whose own change was cut short may be in the kernel or not; it stays as it is."""
+    mine, other = over(100), over(500)
+    peers = [peer(other, certain=certain)]
+    live = live_with(mine, other) if there else live_with(mine)
+    if certain and not there:
+        with pytest.raises(ForeignState):
+            devmapper._without(NO_CONTROL, live, mine, PRIOR, peers)
+        return
+    after = devmapper._without(NO_CONTROL, live, mine, PRIOR, peers)
+    assert equal(after, live_with(other) if there else parse_table([BASE]))
+
+
+def test_an_undo_never_overwrites_a_table_of_somebody_else() -> None:
+    foreign = parse_table(["0 1000 linear 8:32 0"])
+    with pytest.raises(ForeignState):
+        devmapper._without(NO_CONTROL, foreign, over(100), PRIOR, [])
+
+
+NO_CONTROL: Any = None  # no private device has to be looked up here
