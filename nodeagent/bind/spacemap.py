@@ -162,22 +162,30 @@ def space_map(
         data.partial = True
         notes.append(f"only {volume.root} of the file system is mounted here")
     device = fm.fsmap_dev(volume.major, volume.minor)
-    mine = [r for r in records if r.device == device]
+    parts = _parts([r for r in records if r.device == device], data.ranges)
+    if within is not None:
+        parts = _clipped(parts, within)
+    return SpaceMap(**parts, partial=data.partial, files=data.files, notes=tuple(notes))
+
+
+def _parts(mine: list[fm.Fsmap], data: Ranges) -> dict[str, Ranges]:
     free = _ranges(r for r in mine if _special(r, fm.FMR_OWN_FREE))
     unknown = _ranges(r for r in mine if _is_unknown(r))
-    metadata = subtract(_ranges(r for r in mine if _is_metadata(r)), data.ranges)
-    proven = subtract(data.ranges, free)
-    parts = {
+    metadata = subtract(_ranges(r for r in mine if _is_metadata(r)), data)
+    proven = subtract(data, free)
+    return {
         "file_data": proven,
         "metadata": metadata,
         "free": free,
         "unknown": subtract(unknown, (*proven, *metadata, *free)),
     }
-    if within is not None:
-        parts = {name: intersect(ranges, within) for name, ranges in parts.items()}
-        rest = subtract(within, [r for ranges in parts.values() for r in ranges])
-        parts["unknown"] = normalise((*parts["unknown"], *rest))
-    return SpaceMap(**parts, partial=data.partial, files=data.files, notes=tuple(notes))
+
+
+def _clipped(parts: dict[str, Ranges], within: Ranges) -> dict[str, Ranges]:
+    """The parts within a range; what none of them covers is unknown."""
+    found = {name: intersect(ranges, within) for name, ranges in parts.items()}
+    rest = subtract(within, [r for ranges in found.values() for r in ranges])
+    return {**found, "unknown": normalise((*found["unknown"], *rest))}
 
 
 def _special(record: fm.Fsmap, code: int) -> bool:
