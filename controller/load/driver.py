@@ -87,6 +87,16 @@ class LoadDriver:
         self._thread = threading.Thread(target=work, name=f"load {self.name}", daemon=True)
         self._thread.start()
 
+    def cease(self) -> None:
+        """No more requests."""
+        self._stop.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it was over within a time."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+        return self._thread is None or not self._thread.is_alive()
+
     def stop(self) -> LoadResult:
         """No more requests; wait for the open ones. Raises what the driver raised."""
         self._stop.set()

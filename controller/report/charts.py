@@ -25,7 +25,7 @@ def _y(share: Fraction) -> str:
 def seen_chart(seen: Sequence[Mapping[str, Any]], axis: Axis) -> str:
     """Step lines, one a stage, named at their ends."""
     parts = [_frame(axis)]
-    taken: list[Fraction] = []
+    ends: list[tuple[Fraction, str]] = []
     for stage in STAGES:
         share = Fraction(0)
         points = []
@@ -34,28 +34,23 @@ def seen_chart(seen: Sequence[Mapping[str, Any]], axis: Axis) -> str:
             points.append(f"{x},{_y(share)}")
             share = Fraction(row[stage]["share"] or 0)
             points.append(f"{x},{_y(share)}")
-        if not points:
-            continue
-        end = _x(axis, axis.end_ns)
-        points.append(f"{end},{_y(share)}")
-        line = " ".join(points)
-        colour = _COLOURS[stage]
-        parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        label = _free(Fraction(_y(share)), taken)
-        parts.append(
-            f'<text x="{fixed(Fraction(end) + 6, 1)}" y="{fixed(label + 4, 1)}" '
-            f'style="fill:{colour}">{stage}</text>'
-        )
-    return _svg(parts, _WIDTH)
+        if points:
+            points.append(f"{_x(axis, axis.end_ns)},{_y(share)}")
+            line = f'points="{" ".join(points)}" fill="none" stroke="{_COLOURS[stage]}"'
+            parts.append(f'<polyline {line} stroke-width="2"/>')
+            ends.append((Fraction(_y(share)), stage))
+    return _svg([*parts, *_labels(ends, axis)], _WIDTH)
 
 
-def _free(wanted: Fraction, taken: list[Fraction]) -> Fraction:
-    """A place for a label that no other has: 13 px apart."""
-    place = wanted
-    while any(abs(place - other) < 13 for other in taken):
-        place -= 1
-    taken.append(place)
-    return place
+def _labels(ends: Sequence[tuple[Fraction, str]], axis: Axis) -> list[str]:
+    """Names at the ends of lines, from the top, none nearer than 13 px to the one above."""
+    found, above = [], Fraction(-13)
+    x = fixed(Fraction(_x(axis, axis.end_ns)) + 6, 1)
+    for wanted, stage in sorted(ends):
+        above = max(wanted, above + 13)
+        place = f'x="{x}" y="{fixed(above + 4, 1)}"'
+        found.append(f'<text {place} style="fill:{_COLOURS[stage]}">{stage}</text>')
+    return found
 
 
 def _frame(axis: Axis) -> str:

@@ -67,7 +67,7 @@ def _stages(data: dict[str, Any]) -> list[dict[str, Any]]:
                 "outcome": each["outcome"],
                 "mitigation": _took(time, "mitigation"),
                 "diagnosis": _took(time, "diagnosis"),
-                "diagnosed": diagnosis["verdict"],
+                "diagnosed": diagnosis["verdict"] if diagnosis["submitted_ns"] is not None else "",
                 "diagnosis_score": None if found is None else found["score_shown"],
             }
         )
@@ -83,7 +83,7 @@ def _after(each: dict[str, Any], stage: str) -> str:
 
 def _took(time: dict[str, Any], name: str) -> str:
     seconds = fixed(Fraction(time[f"time_to_{name}_s"]), 1)
-    return f"{seconds} s" if time[f"{name}_came"] else f"{NONE} ({seconds} s)"
+    return f"{seconds} s" if time[f"{name}_came"] else f"never ({seconds} s)"
 
 
 def _answers(data: dict[str, Any]) -> list[dict[str, Any]]:

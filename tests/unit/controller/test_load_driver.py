@@ -20,6 +20,7 @@ from probe_kit import Server, closed_port
 
 from controller.load.arrivals import arrivals
 from controller.load.driver import LoadDriver, LoadResult
+from controller.load.sampler import LoadSampler
 from controller.load.spec import LoadSpec, parse_load
 from controller.probes.sampler import RunClock
 from controller.records import SampleRecord, parse_record, record_line
@@ -219,6 +220,22 @@ def test_stop_ends_the_load_early(server: int) -> None:
     result = driver.stop()
     assert 10 < result.tally.planned < 80
     assert result.tally.ok == result.tally.planned
+
+
+def test_loads_beside_the_probes_of_a_run(server: int) -> None:
+    stages = [{"rate": "20/s", "for": "60s"}]
+    loads = {"a": load(server, "/fast", stages), "b": load(server, "/fast", stages, seed=1)}
+    samples: list[SampleRecord] = []
+    sampler = LoadSampler(loads, samples.append, RunClock(lambda: (0, "x")))
+    sampler.phase = "before"
+    sampler.start()
+    time.sleep(1.4)
+    sampler.phase = "during"
+    time.sleep(1.0)
+    assert sampler.stop(10) == []
+    assert set(sampler.results) == {"a", "b"}
+    assert {s.probe for s in samples} == {"a", "b"}
+    assert {s.phase for s in samples} == {"before", "during"}
 
 
 def test_grpc_load() -> None:
