@@ -86,7 +86,8 @@ def running_agent(node: Node, env: dict[str, str] | None = None) -> Iterator[Ben
         try:
             yield Bench(node, client, access)
         finally:
-            stop_agent(node)
+            if node.entry.supervisor is not None:  # else it has ended, and all with it
+                stop_agent(node)
 
 
 class Benches:

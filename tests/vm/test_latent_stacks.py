@@ -90,7 +90,7 @@ def logical_volume(bench: Bench, *, crypt: bool) -> Iterator[str]:
             bench.client.revert(fault.id)
         node.run(
             "umount /mnt/lv; cryptsetup close secret 2>/dev/null; vgremove -qq -f vg; "
-            f"pvremove -qq -f {disk}; wipefs -qa {disk}; true",
+            f"pvremove -qq -f {disk}; wipefs -qa {disk}; rm -rf /dev/vg; true",
             timeout=120,
         )
 
