@@ -120,6 +120,11 @@ def flower(key: bytes, action: bytes) -> bytes:
     return key + n.u32(FLOWER_FLAGS, SKIP_HW) + n.nest(FLOWER_ACT, action)
 
 
+def plain_flower() -> bytes:
+    """Options of a flower filter that matches all and does nothing."""
+    return n.u32(FLOWER_FLAGS, SKIP_HW)
+
+
 def all_keys(flows: Iterable[Flow], hook: str) -> list[bytes]:
     """Keys of all flows, each once; flower refuses a second one that is the same."""
     return list(dict.fromkeys(key for flow in flows for key in flower_keys(flow, hook)))
@@ -156,7 +161,8 @@ def random_match(chance: int, action: bytes) -> bytes:
         (0x06, 0, 0, 0),  # ret: it does not
     ]
     code = b"".join(struct.pack("=HBBI", *op) for op in ops)
-    return n.nest(BPF_ACT, action) + n.u16(BPF_OPS_LEN, len(ops)) + n.attr(BPF_OPS, code)
+    act = n.nest(BPF_ACT, action) if action else b""
+    return act + n.u16(BPF_OPS_LEN, len(ops)) + n.attr(BPF_OPS, code)
 
 
 # --- what the kernel shows --------------------------------------------------------

@@ -44,14 +44,19 @@ class Link:
         return bool(self.flags & IFF_LOOPBACK)
 
 
-def add_ifb(name: str, alias: str) -> bytes:
+def add_ifb(name: str) -> bytes:
     """A new ifb device, down; one queue, so that packets keep their order."""
-    body = _IFINFO.pack(0, 0, 0, 0, 0)
-    body += n.text(IFLA_IFNAME, name) + n.text(IFLA_IFALIAS, alias)
+    body = _IFINFO.pack(0, 0, 0, 0, 0) + n.text(IFLA_IFNAME, name)
     body += n.u32(IFLA_NUM_TX_QUEUES, 1) + n.u32(IFLA_NUM_RX_QUEUES, 1)
     body += n.nest(IFLA_LINKINFO, n.text(IFLA_INFO_KIND, "ifb"))
     flags = n.NLM_F_ACK | n.NLM_F_CREATE | n.NLM_F_EXCL
     return n.message(RTM_NEWLINK, flags, body)
+
+
+def set_alias(index: int, alias: str) -> bytes:
+    """At creation the kernel does not take one (rtnl_create_link, net/core/rtnetlink.c)."""
+    body = _IFINFO.pack(0, 0, _checked(index), 0, 0) + n.text(IFLA_IFALIAS, alias)
+    return n.message(RTM_NEWLINK, n.NLM_F_ACK, body)
 
 
 def silence_ipv6(index: int) -> bytes:

@@ -41,13 +41,18 @@ def add_qdisc(ifindex: int, parent: int, handle: int, kind: str, options: bytes 
     return n.message(RTM_NEWQDISC, flags, body)
 
 
+def delete_qdisc(ifindex: int, parent: int, handle: int, kind: str) -> bytes:
+    """A qdisc of this kind and handle, and no other that may be there by now."""
+    body = _body(ifindex, handle, parent) + n.text(TCA_KIND, kind)
+    return n.message(RTM_DELQDISC, n.NLM_F_ACK, body)
+
+
 def add_clsact(ifindex: int) -> bytes:
     return add_qdisc(ifindex, CLSACT, CLSACT_HANDLE, "clsact")
 
 
 def delete_clsact(ifindex: int) -> bytes:
-    body = _body(ifindex, CLSACT_HANDLE, CLSACT) + n.text(TCA_KIND, "clsact")
-    return n.message(RTM_DELQDISC, n.NLM_F_ACK, body)
+    return delete_qdisc(ifindex, CLSACT, CLSACT_HANDLE, "clsact")
 
 
 def filter_info(prio: int, protocol: int = ETH_P_ALL) -> int:
@@ -74,6 +79,17 @@ def delete_filters(ifindex: int, hook: str, prio: int, kind: str, chain: int = 0
     body = _body(ifindex, 0, HOOKS[hook], filter_info(prio)) + n.text(TCA_KIND, kind)
     if chain:
         body += n.u32(TCA_CHAIN, chain)
+    return n.message(RTM_DELTFILTER, n.NLM_F_ACK, body)
+
+
+def delete_filter(found: TcObject, hook: str) -> bytes:
+    """One filter by its handle. Raises ValueError."""
+    if not found.handle:
+        raise ValueError("a filter without a handle would be its whole priority")
+    body = _body(found.ifindex, found.handle, HOOKS[hook], found.info)
+    body += n.text(TCA_KIND, found.kind)
+    if found.chain:
+        body += n.u32(TCA_CHAIN, found.chain)
     return n.message(RTM_DELTFILTER, n.NLM_F_ACK, body)
 
 

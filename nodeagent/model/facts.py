@@ -44,6 +44,9 @@ class Facts(BaseModel):
     error_injection: tuple[str, ...] = Field(
         default=(), description="functions of interest on the kernel's error-injection list"
     )
+    net_features: tuple[str, ...] = Field(
+        default=(), description="traffic control that works: netem, netem:seed, ifb, flower, ..."
+    )
     cgroup: str = Field(default="", description="v2, hybrid, v1 or empty")
     notes: tuple[str, ...] = ()
 
@@ -125,6 +128,37 @@ class NeedErrorInjection:
         if self.function in facts.error_injection:
             return None
         return f"{self.function} is not open to error injection (CONFIG_FUNCTION_ERROR_INJECTION)"
+
+
+NET_MODULES = {
+    "netem": ("sch_netem", "NET_SCH_NETEM"),
+    "tbf": ("sch_tbf", "NET_SCH_TBF"),
+    "ifb": ("ifb", "IFB"),
+    "clsact": ("sch_ingress", "NET_SCH_INGRESS"),
+    "flower": ("cls_flower", "NET_CLS_FLOWER"),
+    "bpf": ("cls_bpf", "NET_CLS_BPF"),
+    "mirred": ("act_mirred", "NET_ACT_MIRRED"),
+    "gact": ("act_gact", "NET_ACT_GACT"),
+}
+"""Features of traffic control and what provides them: module, kernel option."""
+
+
+@dataclass(frozen=True)
+class NeedNet:
+    """A part of traffic control, tried out by the facts in a namespace of their own."""
+
+    feature: str
+
+    def missing(self, facts: Facts) -> str | None:
+        if self.feature in facts.net_features:
+            return None
+        if self.feature == "netem:seed":
+            return "this kernel's netem takes no seed (Linux 6.6 and later)"
+        module, option = NET_MODULES[self.feature]
+        return (
+            f"the kernel has no {module} (CONFIG_{option}; the module is in kernel-modules-extra "
+            "on Fedora, linux-modules-extra on Ubuntu)"
+        )
 
 
 def first_missing(needs: tuple[Need, ...], facts: Facts) -> str | None:

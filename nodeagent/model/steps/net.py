@@ -126,6 +126,7 @@ class IfbShaper(StepBase):
     """A private ifb device in a net namespace, its root qdisc as given; nothing goes there yet."""
 
     op: Literal["ifb_shaper"] = "ifb_shaper"
+    fault: str = Field(description="whose it is; part of its mark in the kernel")
     netns: NetnsRef
     name: str = Field(min_length=1, max_length=15)
     qdisc: AnyQdisc
@@ -167,6 +168,7 @@ class TcFilters(StepBase):
     composes: ClassVar[bool] = True
 
     op: Literal["tc_filters"] = "tc_filters"
+    fault: str = Field(description="whose they are; part of their mark in the kernel")
     netns: NetnsRef
     ifindex: int = Field(ge=1)
     ifname: str

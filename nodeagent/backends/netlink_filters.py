@@ -1,0 +1,305 @@
+"""Filters of ours in an interface's clsact, beside whatever else is there.
+
+The interface's qdisc tree is not touched; only a clsact is added where there is none, and
+goes again with the last filter. Our filters have priorities of their own, before all that
+are there, and every action carries the fault's mark as its cookie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nodeagent.backends import Outcome, Peer, Prior, Residue, Runtime
+from nodeagent.backends.netlink_ifb import gone, links_of
+from nodeagent.crashpoint import crashpoint
+from nodeagent.encode import net_attrs as n
+from nodeagent.encode import net_filter as nf
+from nodeagent.encode import net_tc as tc
+from nodeagent.model.errors import BackendError, Refused
+from nodeagent.model.steps import Status, StepBase
+from nodeagent.model.steps.net import FULL, Drop, Redirect, TcFilters
+from nodeagent.netlink import Netlink
+from nodeagent.netns import all_namespaces, entered, open_netlink
+
+FIRST_PRIO = 64
+"""Where nothing else filters: low enough to come first, with room before it."""
+_KEYS = frozenset(range(nf.ETH_TYPE, 22)) | frozenset(range(35, 43))
+_NOT_THERE = (2, 22)  # ENOENT, EINVAL: no such filter, no clsact any more
+
+
+def backends(runtime: Runtime) -> dict[type[StepBase], Any]:
+    """The backends of this module."""
+    return {TcFilters: FilterBackend()}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What an interface has: its clsact or ingress qdisc, and the filters of both hooks."""
+
+    qdisc: tc.TcObject | None
+    filters: dict[str, list[tc.TcObject]]
+
+    def with_mark(self, hook: str, mark: bytes) -> list[tc.TcObject]:
+        return [f for f in self.filters[hook] if nf.owner(f) == mark]
+
+    @property
+    def empty(self) -> bool:
+        return not any(self.filters.values())
+
+
+def show(link: Netlink, ifindex: int) -> Shown | None:
+    """None where there is no such interface (any more)."""
+    if not any(found.index == ifindex for found in links_of(link)):
+        return None
+    here = [
+        q
+        for q in link.dump(tc.dump_qdiscs(), tc.parse)
+        if q.ifindex == ifindex and q.parent == tc.CLSACT
+    ]
+    hooks = tc.HOOKS if here and here[0].kind == "clsact" else ("ingress",) if here else ()
+    found = {hook: filters_of(link, ifindex, hook) for hook in hooks}
+    return Shown(here[0] if here else None, {"ingress": [], "egress": []} | found)
+
+
+def filters_of(link: Netlink, ifindex: int, hook: str) -> list[tc.TcObject]:
+    """Filters of a hook, without the headers of their priorities."""
+    found = link.dump(tc.dump_filters(ifindex, tc.HOOKS[hook]), tc.parse)
+    return [f for f in found if f.options]
+
+
+class FilterBackend:
+    """Add, read back and remove one fault's filters."""
+
+    def observe(self, fault_id: str, step: TcFilters, peers: Sequence[Peer]) -> Prior:
+        """What is there, and the priority that ours get. Raises Refused."""
+        with entered(step.netns) as link:
+            shown = None if link is None else show(link, step.ifindex)
+        if shown is None:
+            raise gone(step.netns)
+        first = next((p.prior for p in peers if isinstance(p.step, TcFilters)), None)
+        refuse_occupied(shown, step)
+        return {
+            "clsact": shown.qdisc is not None if first is None else first["clsact"],
+            "prio": free_prio(shown, step),
+        }
+
+    def status(self, step: TcFilters, prior: Prior, peers: Sequence[Peer]) -> Status:
+        """OURS with any filter of ours, or with an empty clsact that was not there before."""
+        with entered(step.netns) as link:
+            shown = None if link is None else show(link, step.ifindex)
+        if shown is None:
+            return Status.GONE
+        if shown.with_mark(step.hook, nf.mark(step.fault)):
+            return Status.OURS
+        left = not prior["clsact"] and shown.qdisc is not None and shown.empty
+        return Status.OURS if left else Status.PRIOR
+
+    def apply(self, fault_id: str, step: TcFilters, prior: Prior, peers: Sequence[Peer]) -> Outcome:
+        """Add what is missing and read it back. Raises BackendError, OSError."""
+        with entered(step.netns) as link:
+            shown = None if link is None else show(link, step.ifindex)
+            if link is None or shown is None:
+                raise gone(step.netns)
+            wanted = build(link, step, prior["prio"])
+            if shown.qdisc is None:
+                link.request(tc.add_clsact(step.ifindex))
+                crashpoint("net:clsact")
+            else:
+                remove(link, shown, step)  # what an apply that was cut short has left
+            failures = link.batch(wanted)
+            crashpoint("net:filters")
+            if failures:
+                raise failures[0].error()
+            read_back(link, step, prior["prio"], len(wanted))
+        return {"filters": len(wanted)}
+
+    def undo(self, fault_id: str, step: TcFilters, prior: Prior, peers: Sequence[Peer]) -> None:
+        """Remove our filters, and the clsact if it was not there and nobody uses it."""
+        with entered(step.netns) as link:
+            shown = None if link is None else show(link, step.ifindex)
+            if link is None or shown is None:
+                return
+            remove(link, shown, step)
+            crashpoint("net:filters-gone")
+            left = show(link, step.ifindex)
+            if left is None or prior["clsact"] or left.qdisc is None or not left.empty:
+                return
+            send(link, tc.delete_clsact(step.ifindex))
+
+    def measure(self, fault_id: str, step: TcFilters, prior: Prior) -> dict[str, Any]:
+        """How many packets and bytes our filters matched, and how many they left alone."""
+        with entered(step.netns) as link:
+            shown = None if link is None else show(link, step.ifindex)
+        if shown is None:
+            return {}
+        mine = shown.with_mark(step.hook, nf.mark(step.fault))
+        acting = [f for f in mine if f.prio == prior["prio"] + 1]
+        passed = [f for f in mine if f.prio == prior["prio"]]
+        dropped = [f for f in acting if f.kind == "bpf"]
+        return {
+            "matched": total([f for f in acting if f.kind == "flower"]),
+            "excluded": total(passed),
+            "dropped": total(dropped) if dropped else {},
+        }
+
+
+def total(filters: Sequence[tc.TcObject]) -> dict[str, int]:
+    """Sums over the actions of some filters."""
+    found = {"packets": 0, "bytes": 0}
+    for one in filters:
+        for action in nf.actions(one):
+            for name in found:
+                found[name] += action.counters.get(name, 0)
+    return found
+
+
+# --- before -----------------------------------------------------------------------
+
+
+def refuse_occupied(shown: Shown, step: TcFilters) -> None:
+    """What leaves no room for filters beside it. Raises Refused naming it."""
+    qdisc = shown.qdisc
+    if qdisc is None:
+        return
+    where = f"{step.ifname} cannot be filtered on {step.hook}"
+    if step.hook == "egress" and qdisc.kind != "clsact":
+        raise Refused(
+            where,
+            f"its place for clsact is taken by a qdisc {qdisc.kind} {qdisc.handle >> 16:x}:",
+            "use --direction ingress, or replace that qdisc by clsact",
+        )
+    block = tc.TCA_EGRESS_BLOCK if step.hook == "egress" else tc.TCA_INGRESS_BLOCK
+    number = n.number(qdisc.attrs.get(block, b"\0"))
+    if number:
+        raise Refused(where, f"its {step.hook} filters are the shared block {number}")
+
+
+def free_prio(shown: Shown, step: TcFilters) -> int:
+    """The first of two priorities before every filter that is not ours. Raises Refused."""
+    taken = {f.prio for f in shown.filters[step.hook]}
+    foreign = [f for f in shown.filters[step.hook] if not nf.owner(f)]
+    end = min((f.prio for f in foreign), default=1 << 15)
+    free = [p for p in range(1, end - 1) if not {p, p + 1} & taken]
+    if not free:
+        first = min(foreign, key=lambda f: f.prio)
+        raise Refused(
+            f"{step.ifname} has no room for filters on {step.hook}",
+            f"the filter {first.kind} of priority {first.prio} comes first and would hide them",
+        )
+    return next((p for p in free if p >= FIRST_PRIO), free[-1])
+
+
+# --- making -----------------------------------------------------------------------
+
+
+def build(link: Netlink, step: TcFilters, prio: int) -> list[bytes]:
+    """All messages that add a step's filters: exceptions first. Raises BackendError."""
+    cookie = nf.mark(step.fault)
+    index, hook = step.ifindex, step.hook
+    leave = nf.verdict(nf.TC_ACT_OK, cookie)
+    made = [
+        tc.add_filter(index, hook, prio, "flower", nf.flower(key, leave))
+        for key in nf.all_keys(step.but, hook)
+    ]
+    if isinstance(step.act, Drop) and step.act.chance != FULL:
+        options = nf.random_match(step.act.chance, nf.verdict(nf.TC_ACT_STOLEN, cookie))
+        made.append(tc.add_filter(index, hook, prio + 1, "bpf", options, chain=prio + 1))
+    act = _action(link, step, prio, cookie)
+    made += [
+        tc.add_filter(index, hook, prio + 1, "flower", nf.flower(key, act))
+        for key in nf.all_keys(step.flows, hook)
+    ]
+    return made
+
+
+def _action(link: Netlink, step: TcFilters, prio: int, cookie: bytes) -> bytes:
+    if isinstance(step.act, Redirect):
+        for found in links_of(link):
+            if found.name == step.act.device and found.kind == "ifb":
+                return nf.redirect(found.index, cookie)
+        raise BackendError(f"there is no {step.act.device} to redirect to", "it went away")
+    if step.act.chance != FULL:
+        return nf.verdict(nf.TC_ACT_GOTO_CHAIN | (prio + 1), cookie)
+    return nf.verdict(nf.TC_ACT_STOLEN, cookie)
+
+
+def read_back(link: Netlink, step: TcFilters, prio: int, count: int) -> None:
+    """Every key and every action as asked. Raises BackendError."""
+    shown = show(link, step.ifindex)
+    mine = [] if shown is None else shown.with_mark(step.hook, nf.mark(step.fault))
+    wrong = [] if len(mine) == count else [f"{len(mine)} filters instead of {count}"]
+    for where, flows in ((prio, step.but), (prio + 1, step.flows)):
+        want = {_canonical(key) for key in nf.all_keys(flows, step.hook)}
+        have = {_canonical(f.options) for f in mine if f.prio == where and f.kind == "flower"}
+        if want != have:
+            wrong.append(f"{len(want ^ have)} keys of priority {where} differ")
+    if wrong:
+        raise BackendError(f"the filters of {step.ifname} are not as asked", "; ".join(wrong))
+
+
+def _canonical(options: bytes) -> frozenset[tuple[int, bytes]]:
+    return frozenset((kind, data) for kind, data in n.pairs(options) if kind in _KEYS)
+
+
+# --- taking away ------------------------------------------------------------------
+
+
+def remove(link: Netlink, shown: Shown, step: TcFilters) -> None:
+    """Our filters and no others; whole priorities at once where they are all ours."""
+    mine = shown.with_mark(step.hook, nf.mark(step.fault))
+    for prio, chain, kind in dict.fromkeys((f.prio, f.chain, f.kind) for f in mine):
+        there = [f for f in shown.filters[step.hook] if (f.prio, f.chain) == (prio, chain)]
+        if all(f in mine for f in there):
+            send(link, tc.delete_filters(step.ifindex, step.hook, prio, kind, chain))
+            continue
+        for one in there:
+            if one in mine:
+                send(link, tc.delete_filter(one, step.hook))
+
+
+def send(link: Netlink, message: bytes) -> None:
+    """A deletion; that it is gone already is fine. Raises OSError."""
+    try:
+        link.request(message)
+    except OSError as exc:
+        if exc.errno not in _NOT_THERE:
+            raise
+
+
+def residue(node_id: str, claimed: Sequence[StepBase]) -> list[Residue]:
+    """Filters with our mark that no fault claims, in all net namespaces of the node."""
+    known = {nf.mark(step.fault) for step in claimed if isinstance(step, TcFilters)}
+    found: list[Residue] = []
+    for path in all_namespaces():
+        try:
+            with open_netlink(path) as link:
+                for device in links_of(link):
+                    found += _unclaimed(link, path, device.index, device.name, known)
+        except OSError:
+            continue  # the namespace ended meanwhile
+    return found
+
+
+def _unclaimed(
+    link: Netlink, path: str, ifindex: int, name: str, known: set[bytes]
+) -> list[Residue]:
+    shown = show(link, ifindex)
+    if shown is None:
+        return []
+    stray = [
+        (hook, f)
+        for hook, filters in shown.filters.items()
+        for f in filters
+        if nf.owner(f) and nf.owner(f) not in known
+    ]
+    if not stray:
+        return []
+
+    def remove_them() -> None:
+        with open_netlink(path) as again:
+            for hook, one in stray:
+                send(again, tc.delete_filter(one, hook))
+
+    return [Residue(f"{len(stray)} filter(s) on {name}", f"in {path}", remove_them)]
