@@ -19,9 +19,11 @@ from nodeagent.backends.flakey_probe import corrupting
 from nodeagent.clock import boot_id
 from nodeagent.model.errors import FaultError
 from nodeagent.model.facts import Facts
+from nodeagent.net_probe import net_features
 
 BPF_OBJECTS = Path(__file__).parent / "bpf_objects"
-MODULES = ("dm_mod", "dm_delay", "dm_flakey", "dm_dust")
+MODULES = ("dm_mod", "dm_delay", "dm_flakey", "dm_dust", "ifb numifbs=0", "sch_netem")
+"""With their parameters; ifb would make two devices by itself."""
 INJECTABLE = ("should_fail_bio",)
 CAP_SYS_ADMIN = 21
 
@@ -34,10 +36,10 @@ def load_modules() -> list[str]:
     notes = []
     for module in MODULES:
         done = subprocess.run(
-            [modprobe, "--quiet", module], capture_output=True, timeout=30, check=False
+            [modprobe, "--quiet", *module.split()], capture_output=True, timeout=30, check=False
         )
         if done.returncode:
-            notes.append(f"module {module} is not available")
+            notes.append(f"module {module.split()[0]} is not available")
     return notes
 
 
@@ -62,6 +64,7 @@ def read_facts(node_id: str, notes: tuple[str, ...] = ()) -> Facts:
         dm_targets=dm_targets,
         dm_features=dm_features,
         error_injection=_error_injection(),
+        net_features=net_features(),
         cgroup=_cgroup(),
         notes=notes,
     )
