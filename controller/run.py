@@ -168,10 +168,11 @@ class Runner:
         """What has come in, waiting for the first at most so long; never so much that a start
         is late."""
         try:
-            found = self._inbox.get(timeout=wait_ns / 1e9) if wait_ns else self._inbox.get_nowait()
+            self._handle(
+                self._inbox.get(timeout=wait_ns / 1e9) if wait_ns else self._inbox.get_nowait()
+            )
             for _ in range(AT_ONCE):
-                self._handle(found)
-                found = self._inbox.get_nowait()
+                self._handle(self._inbox.get_nowait())
         except queue.Empty:
             return
 

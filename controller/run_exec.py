@@ -87,7 +87,14 @@ class Effects:
     def perform(self, action: Action) -> None:
         """Start an action; its result comes through `report`."""
         lane: LaneName = "keep" if isinstance(action, (Prepare, Tend)) else "act"
-        self.lanes.put((node_of(action), lane), lambda: self._report(self.carry_out(action)))
+        self.lanes.put((node_of(action), lane), lambda: self._report(self._safely(action)))
+
+    def _safely(self, action: Action) -> Done:
+        """A lane never dies of a bug of ours: the run then still takes back what it can."""
+        try:
+            return self.carry_out(action)
+        except Exception as exc:  # noqa: BLE001 - the edge of a thread; carried to the record
+            return Done(action, self._now(), error=FaultError("a bug in faultctl", repr(exc)))
 
     def carry_out(self, action: Action) -> Done:
         """Do it now, in this thread."""

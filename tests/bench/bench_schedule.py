@@ -17,6 +17,7 @@ import multiprocessing
 import resource
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -48,20 +49,29 @@ class SlowNode:
 
     def __init__(self) -> None:
         self._node = SimNode(boottime)
+        self._mutex = threading.Lock()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._node, name)
+        found = getattr(self._node, name)
+
+        def locked(*args: Any) -> Any:
+            with self._mutex:
+                return found(*args)
+
+        return locked
 
     def clock(self) -> tuple[int, int, int]:
         return boottime(), 0, 0
 
     def apply(self, *args: Any) -> Any:
         time.sleep(0.005)
-        return self._node.apply(*args)
+        with self._mutex:
+            return self._node.apply(*args)
 
     def revert(self, *args: Any) -> Any:
         time.sleep(0.005)
-        return self._node.revert(*args)
+        with self._mutex:
+            return self._node.revert(*args)
 
 
 def _serve(folder: str, count: int, ready: Any) -> None:

@@ -62,7 +62,7 @@ class SimNode:
             raise Unreachable("no agent answers", "simulated")
 
     def expire(self) -> None:
-        for name, fault in self.faults.items():
+        for name, fault in list(self.faults.items()):
             if fault.state == "armed" and min(fault.lease_until, fault.hard_end) + self.skew <= (
                 self.clock()
             ):

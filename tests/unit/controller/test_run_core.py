@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from itertools import pairwise, product
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from run_sim import MS, Drive, S, SimNode, item, plan_of
+from test_bundle import HEADER
 
 from controller.experiment import GuardEntry, RemedyEntry
 from controller.guards import Watch
+from controller.recorder import Recorder
+from controller.run import AT_ONCE, Runner
 from controller.run_commands import COMMANDS, command
 from controller.run_recover import restore
 from nodeagent.model.errors import Conflict, FaultError, StalePlan, Unreachable
@@ -385,3 +389,21 @@ def test_noise_that_cannot_start_is_reported_as_missing() -> None:
     drive.fresh()
     drive.run()
     assert "noise-missing" in drive.events()
+
+
+def test_no_result_is_lost_however_many_come_at_once(tmp_path: Path) -> None:
+    """The loop takes what comes in by portions; each is handled, in order."""
+    drive = Drive(plan_of(item("f1", 1, 2)))
+    recorder = Recorder.create(tmp_path / "run", HEADER, b"", drive.plan)
+    runner = Runner(drive.core, recorder, Watch(drive.core, {}, {}), 0)
+    seen: list[str] = []
+    runner._handle = seen.append  # type: ignore[assignment,method-assign,arg-type]
+    wanted = [str(n) for n in range(5 * AT_ONCE)]
+    for word in wanted:
+        runner.interrupt(word)
+    while len(seen) < len(wanted):
+        before = len(seen)
+        runner._take(0)
+        assert len(seen) > before
+    recorder.close()
+    assert seen == wanted
