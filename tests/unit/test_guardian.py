@@ -1,0 +1,340 @@
+"""The guardian: outlives the agent, reverts what it left, never arms, never touches a successor."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import core_kit
+import pytest
+from agent_kit import served
+from core_kit import AddPart, Core, FakeKernel, HoldLink, Look, SetValue, request
+
+from nodeagent import guardian as guardian_module
+from nodeagent.clock import boottime_ns
+from nodeagent.guardian import GRACE_NS, HUNG_NS, Guardian
+from nodeagent.journal import Journal
+from nodeagent.model.errors import Refused
+from nodeagent.model.record import EndReason
+from nodeagent.statedir import open_state_dir
+from nodeagent.ward import Ward
+
+HERE = Path(__file__).parent
+
+AGENT = """
+import sys, pathlib, json
+from core_kit import *
+home = pathlib.Path(sys.argv[1])
+with registered():
+    core = Core(home, FakeKernel(home / "kernel.json"))
+    for number, text in enumerate(sys.argv[2:]):
+        core.apply(f"f-{number}", *[step_from_data(d) for d in json.loads(text)])
+    print(core.epoch, flush=True)
+    line = sys.stdin.readline()
+    if line == "lock\\n":
+        with core.lock.held():
+            print("locked", flush=True)
+            sys.stdin.readline()
+"""
+
+
+class Victim:
+    """An agent's core in a process of its own, with armed faults."""
+
+    def __init__(self, home: Path, *faults: list[Any]) -> None:
+        texts = [json.dumps([s.model_dump(mode="json") for s in steps]) for steps in faults]
+        self.child = subprocess.Popen(
+            [sys.executable, "-c", AGENT, str(home), *texts],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parents[1]}"},
+        )
+        assert self.child.stdout is not None
+        self.epoch = int(self.child.stdout.readline())
+        self.pidfd = os.pidfd_open(self.child.pid)
+
+    def lock(self) -> None:
+        assert self.child.stdin is not None
+        assert self.child.stdout is not None
+        print("lock", file=self.child.stdin, flush=True)
+        assert self.child.stdout.readline() == "locked\n"
+
+    def stop(self) -> None:
+        """As an agent that hangs."""
+        self.child.send_signal(signal.SIGSTOP)
+
+    def kill(self) -> None:
+        self.child.kill()
+        self.child.wait()
+
+    def close(self) -> None:
+        if self.child.poll() is None:
+            self.kill()
+        os.close(self.pidfd)
+
+
+@pytest.fixture
+def start(
+    tmp_path: Path, kernel: FakeKernel, registered: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., tuple[Victim, Guardian]]]:
+    victims: list[Victim] = []
+    monkeypatch.setattr(guardian_module, "load_backends", lambda runtime: core_kit.registry(kernel))
+    monkeypatch.setattr(guardian_module, "RETRY_S", (0.01, 0.02))
+    monkeypatch.setattr(guardian_module, "LAST_RETRY_S", 0.02)
+
+    def make(*faults: list[Any]) -> tuple[Victim, Guardian]:
+        victims.append(Victim(tmp_path, *faults))
+        return victims[-1], Guardian(tmp_path / "state", victims[-1].pidfd, victims[-1].epoch)
+
+    yield make
+    for victim in victims:
+        victim.close()
+
+
+def overdue(home: Path, by_ns: int) -> Journal:
+    journal = Journal(home / "state")
+    for fault in journal.faults(active_only=True):
+        journal.update_fault(fault.id, lease_until_ns=boottime_ns() - by_ns)
+    return journal
+
+
+def run(guardian: Guardian) -> None:
+    """Until the agent is gone and everything is reverted."""
+    read, write = os.pipe()
+    try:
+        guardian.run(read)
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+def look(guardian: Guardian) -> None:
+    """Once, as `run` does when a deadline has passed."""
+    guardian._end_overdue()
+
+
+STEPS = [SetValue(name="a", value="x"), AddPart(name="b", part=1), HoldLink(name="l")]
+
+
+def test_when_the_agent_is_killed_everything_is_taken_back(
+    start: Any, tmp_path: Path, kernel: FakeKernel
+) -> None:
+    before = kernel.fingerprint()
+    victim, guardian = start(STEPS, [AddPart(name="b", part=2)])
+    assert kernel.fingerprint() != before
+    victim.kill()
+    began = time.monotonic()
+    run(guardian)
+    assert time.monotonic() - began < 10
+    assert kernel.fingerprint() == before
+    faults = Journal(tmp_path / "state").faults()
+    assert {(f.state, f.end_reason) for f in faults} == {("ended", EndReason.AGENT_LOST)}
+
+
+def test_it_goes_on_until_nothing_is_left(start: Any, kernel: FakeKernel) -> None:
+    before = kernel.fingerprint()
+    victim, guardian = start(STEPS)
+    kernel.fail["undo:a"] = [OSError(5, "no"), KeyError("a bug"), OSError(5, "no")]
+    kernel.fail["status:b"] = [ValueError("a bug")]
+    victim.kill()
+    run(guardian)
+    assert kernel.fingerprint() == before
+    assert kernel.calls.count("undo:a") == 4
+
+
+def test_a_journal_that_cannot_be_read_does_not_end_it(
+    start: Any, kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = kernel.fingerprint()
+    victim, guardian = start(STEPS)
+    victim.kill()
+    real = guardian._reverter.revert_all
+    errors: list[Exception] = [sqlite3.OperationalError("disk I/O error"), MemoryError("none")]
+
+    def failing(*args: Any) -> Any:
+        if errors:
+            raise errors.pop(0)
+        return real(*args)
+
+    monkeypatch.setattr(guardian._reverter, "revert_all", failing)
+    run(guardian)
+    assert errors == []
+    assert kernel.fingerprint() == before
+
+
+def test_it_leaves_a_living_agent_alone(start: Any, tmp_path: Path, kernel: FakeKernel) -> None:
+    victim, guardian = start(STEPS)
+    armed = kernel.fingerprint()
+    look(guardian)
+    journal = overdue(tmp_path, GRACE_NS // 2)
+    look(guardian)
+    assert kernel.fingerprint() == armed
+    assert [f.state for f in journal.faults()] == ["armed"]
+    assert victim.child.poll() is None
+
+
+def test_of_an_agent_that_hangs_it_takes_back_what_is_overdue(
+    start: Any, tmp_path: Path, kernel: FakeKernel
+) -> None:
+    before = kernel.fingerprint()
+    victim, guardian = start([SetValue(name="a", value="x"), Look(name="a")])
+    victim.stop()
+    journal = overdue(tmp_path, GRACE_NS + 10**9)
+    look(guardian)
+    assert kernel.fingerprint() == before
+    assert journal.faults()[0].end_reason is EndReason.EXPIRED
+    assert victim.child.poll() is None  # there was no need to end it
+
+
+def test_what_only_goes_with_the_agent_goes_with_the_agent(
+    start: Any, tmp_path: Path, kernel: FakeKernel
+) -> None:
+    """Else it would be called reverted while it is still there."""
+    before = kernel.fingerprint()
+    victim, guardian = start(
+        [HoldLink(name="l"), SetValue(name="a", value="x")], [SetValue(name="b", value="x")]
+    )
+    victim.stop()
+    journal = overdue(tmp_path, GRACE_NS + 10**9)
+    look(guardian)
+    assert victim.child.wait(10) == -signal.SIGKILL
+    run(guardian)
+    assert kernel.fingerprint() == before
+    assert {f.state for f in journal.faults()} == {"ended"}
+
+
+def test_an_agent_that_hangs_with_the_lock_is_ended_when_it_is_long_overdue(
+    start: Any, tmp_path: Path, kernel: FakeKernel
+) -> None:
+    before = kernel.fingerprint()
+    victim, guardian = start([SetValue(name="a", value="x")])
+    victim.lock()
+    victim.stop()
+    overdue(tmp_path, GRACE_NS + 10**9)
+    look(guardian)
+    assert victim.child.poll() is None  # a slow mutation may be under way
+    overdue(tmp_path, HUNG_NS + 10**9)
+    look(guardian)
+    assert victim.child.wait(10) == -signal.SIGKILL
+    run(guardian)
+    assert kernel.fingerprint() == before
+
+
+def test_a_fault_that_resists_is_no_reason_to_end_the_agent(
+    start: Any, tmp_path: Path, kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guardian_module.time, "sleep", lambda s: None)
+    victim, guardian = start([SetValue(name="a", value="x")])
+    kernel.put("a", "foreign")
+    overdue(tmp_path, HUNG_NS + 10**9)
+    look(guardian)
+    assert victim.child.poll() is None
+    assert kernel.get("a") == "foreign"
+
+
+def test_it_never_touches_the_faults_of_a_successor(
+    start: Any, tmp_path: Path, kernel: FakeKernel
+) -> None:
+    victim, guardian = start([SetValue(name="a", value="x")])
+    victim.kill()
+    successor = Core(tmp_path, kernel)
+    successor.apply("new", SetValue(name="c", value="x"))
+    run(guardian)
+    assert (kernel.get("a"), kernel.get("c")) == ("a0", "x")
+    assert successor.state("new") == "armed"
+    overdue(tmp_path, HUNG_NS * 2)
+    look(guardian)
+    assert successor.state("new") == "armed"
+    successor.close()
+
+
+def test_two_that_revert_at_once_take_turns(start: Any, tmp_path: Path, kernel: FakeKernel) -> None:
+    before = kernel.fingerprint()
+    victim, guardian = start(STEPS, [AddPart(name="b", part=2)], [SetValue(name="c", value="x")])
+    victim.kill()
+    thread = threading.Thread(target=run, args=(guardian,))
+    thread.start()
+    successor = Core(tmp_path, FakeKernel(tmp_path / "kernel.json"))
+    assert successor.executor.recover() == []
+    thread.join(20)
+    assert not thread.is_alive()
+    assert kernel.fingerprint() == before
+    ends = [e for e in successor.journal.events() if e.type == "ended"]
+    assert len(ends) == 3
+    successor.close()
+
+
+# --- the agent's side -----------------------------------------------------------------
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    found = open_state_dir(tmp_path / "state")
+    journal = Journal(found)
+    journal.next_epoch()
+    journal.close()
+    return found
+
+
+def until(done: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < end, "it did not come true in time"
+        time.sleep(0.02)
+
+
+def test_the_ward_starts_a_guardian_and_another_one_when_it_dies(state: Path) -> None:
+    losses: list[str] = []
+    ward = Ward(state, 1, losses.append)
+    ward.begin()
+    ward.start()
+    try:
+        first = ward.pid
+        assert first is not None
+        assert os.getsid(first) != os.getsid(0)
+        ward.poke()
+        os.kill(first, signal.SIGKILL)
+        for _ in range(50):
+            ward.poke()  # into nothing, and never into another file
+        until(lambda: bool(losses))
+        assert "was started again" in losses[0]
+        second = ward.pid
+        assert second is not None
+        assert second != first
+        ward.poke()
+        os.kill(second, signal.SIGTERM)  # a terminal's or a supervisor's: not for it
+        time.sleep(0.1)
+        assert ward.pid == second
+    finally:
+        ward.stop()
+    assert ward.pid is None
+    assert (state / "guardian.log").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_log_that_is_a_link_is_refused(state: Path, tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("precious")
+    (state / "guardian.log").symlink_to(tmp_path / "victim")
+    with pytest.raises(Refused, match="symbolic link"):
+        Ward(state, 1, print).begin()
+    assert (tmp_path / "victim").read_text() == "precious"
+
+
+def test_no_fault_is_armed_without_a_guardian(monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(monkeypatch) as node:
+        asked = request("f-1", SetValue(name="a", value="x"))
+        _, digest = node.client.plan(asked)
+        node.agent.ward.pid = None  # type: ignore[misc]
+        with pytest.raises(Refused, match="without a guardian"):
+            node.client.apply(asked, core_kit.Lease(), digest)
+        assert node.kernel.get("a") == "a0"
+        node.agent.ward.pid = 1  # type: ignore[misc]
