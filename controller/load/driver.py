@@ -12,7 +12,9 @@ import asyncio
 import contextlib
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from fractions import Fraction
 from typing import Any
 
@@ -24,6 +26,7 @@ from controller.probes.sampler import RunClock, Sink
 from controller.records import Phase, SampleRecord
 from controller.score import fixed
 
+_TAKEN_OVER_NS = 1_000_000_000
 _SPIN_NS = 1_000_000
 """Timers of an event loop come up to a millisecond late (epoll_wait(2) counts them)."""
 
@@ -58,13 +61,19 @@ class LoadDriver:
         sink: Sink,
         clock: RunClock,
         client: Client | None = None,
+        *,
+        aligned: bool = False,
     ) -> None:
+        """aligned: the stages count from the origin of the run's clock, not from the moment at
+        which the driver is ready."""
         self.name = name
         self.spec = spec
         self.phase: Phase = "during"
         self._sink = sink
         self._clock = clock
         self._client = client or client_for(spec)
+        self._aligned = aligned
+        self._base_ns = 0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._result: LoadResult | BaseException | None = None
@@ -113,11 +122,13 @@ class LoadDriver:
 
     async def _run(self) -> LoadResult:
         await self._client.open()
-        origin = time.monotonic_ns()
-        run_origin = self._clock.now()[0]
-        emitter = asyncio.create_task(self._emit_loop(origin, run_origin))
+        now = self._clock.now()[0]
+        began, self._base_ns = (now, 0) if self._aligned else (0, now)
+        origin = time.monotonic_ns() - began
+        self._emitted = began // self._window_ns
+        emitter = asyncio.create_task(self._emit_loop(origin))
         try:
-            await self._send_all(origin)
+            await self._send_all(origin, began)
             if self._open:
                 await asyncio.wait(self._open)
         finally:
@@ -125,13 +136,29 @@ class LoadDriver:
             with contextlib.suppress(asyncio.CancelledError):
                 await emitter
             await self._client.close()
-        elapsed = time.monotonic_ns() - origin
-        planned = min(total_ns(self.spec.stages), elapsed)
-        self._emit(run_origin, -(-planned // self._window_ns))
-        return LoadResult(self._total, elapsed, planned)
+        ended = time.monotonic_ns() - origin
+        last = min(total_ns(self.spec.stages), ended)
+        self._emit(-(-last // self._window_ns))
+        return LoadResult(self._total, ended - began, max(1, last - began))
 
-    async def _send_all(self, origin: int) -> None:
-        for due in arrivals(self.spec):
+    def _dues(self, began: int) -> Iterator[int]:
+        """Planned starts from the origin of the run's clock.
+
+        Before the origin the first stage's rate holds, so that a baseline has its load, and
+        the stages are the same however long that was. A load that begins later (its run was
+        taken over) leaves out what is past.
+        """
+        if began < 0:
+            lead = timedelta(microseconds=-began // 1000)
+            first = self.spec.stages[0].model_copy(update={"to": None, "duration": lead})
+            before = self.spec.model_copy(update={"stages": (first,), "seed": self.spec.seed + 1})
+            if lead:
+                yield from (began + due for due in arrivals(before))
+        late = began > _TAKEN_OVER_NS
+        yield from (due for due in arrivals(self.spec) if not late or due >= began)
+
+    async def _send_all(self, origin: int, began: int) -> None:
+        for due in self._dues(began):
             if not await self._until(origin + due):
                 return
             self._launch(origin, due)
@@ -169,12 +196,12 @@ class LoadDriver:
             tally.ok += 1
             tally.latencies_ns.append(time.monotonic_ns() - due)
 
-    async def _emit_loop(self, origin: int, run_origin: int) -> None:
+    async def _emit_loop(self, origin: int) -> None:
         while True:
             await asyncio.sleep(self._window_ns / 1e9 / 4)
-            self._emit(run_origin, (time.monotonic_ns() - origin) // self._window_ns)
+            self._emit((time.monotonic_ns() - origin) // self._window_ns)
 
-    def _emit(self, run_origin: int, until: int) -> None:
+    def _emit(self, until: int) -> None:
         """Samples of the windows before `until`, in order, as soon as all answers are in."""
         while self._emitted < until:
             tally = self._tallies.get(self._emitted, Tally())
@@ -182,7 +209,7 @@ class LoadDriver:
                 return
             self._tallies.pop(self._emitted, None)
             self._total.add(tally)
-            self._sink(self._record(tally, run_origin + self._emitted * self._window_ns))
+            self._sink(self._record(tally, self._base_ns + self._emitted * self._window_ns))
             self._emitted += 1
 
     def _record(self, tally: Tally, t_ns: int) -> SampleRecord:

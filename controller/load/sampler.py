@@ -12,10 +12,15 @@ from controller.records import Phase
 
 
 class LoadSampler:
-    """Plays loads until they end or are stopped; every window's sample goes to `sink`."""
+    """Plays loads until they end or are stopped; every window's sample goes to `sink`.
+
+    Stages count from the origin of the run; before it, the first stage's rate holds.
+    """
 
     def __init__(self, loads: Mapping[str, LoadSpec], sink: Sink, clock: RunClock) -> None:
-        self._drivers = [LoadDriver(name, spec, sink, clock) for name, spec in loads.items()]
+        self._drivers = [
+            LoadDriver(name, spec, sink, clock, aligned=True) for name, spec in loads.items()
+        ]
         self.results: dict[str, LoadResult] = {}
         self._phase: Phase = "before"
 

@@ -13,6 +13,7 @@ from concurrent import futures
 from pathlib import Path
 from typing import Any
 
+import aiohttp  # noqa: F401 - not in the time that is measured
 import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -220,6 +221,34 @@ def test_stop_ends_the_load_early(server: int) -> None:
     result = driver.stop()
     assert 10 < result.tally.planned < 80
     assert result.tally.ok == result.tally.planned
+
+
+def test_before_the_origin_the_first_rate_holds_and_the_stages_stay_in_their_place(
+    server: int,
+) -> None:
+    """A steady state of any length moves no spike."""
+    stages = [{"rate": "20/s", "for": "1s"}, {"rate": "100/s", "for": "1s"}]
+    counts = []
+    for lead in (2000, 3500, 5000):
+        spec = load(server, "/fast", stages, seed=3)
+        origin = time.monotonic_ns() + lead * MS
+        clock = RunClock(lambda o=origin: (time.monotonic_ns() - o, "x"))  # type: ignore[misc]
+        samples: list[SampleRecord] = []
+        LoadDriver("web", spec, samples.append, clock, aligned=True).run()
+        counts.append({s.t_ns // 10**9: s.data["planned"] for s in samples})
+    assert 0 > min(counts[0]) > min(counts[1]) > min(counts[2]) >= -5
+    after = [{t: n for t, n in c.items() if t >= 0} for c in counts]
+    assert after[0] == after[1] == after[2]
+    assert 5 < counts[2][-1] < 40
+
+
+def test_a_load_that_is_taken_over_leaves_out_what_is_past(server: int) -> None:
+    spec = load(server, "/fast", [{"rate": "20/s", "for": "3s"}], arrivals="uniform")
+    origin = time.monotonic_ns() - 2000 * MS
+    clock = RunClock(lambda: (time.monotonic_ns() - origin, "x"))
+    result = LoadDriver("web", spec, lambda s: None, clock, aligned=True).run()
+    assert 10 <= result.tally.planned <= 20
+    assert result.tally.late == 0
 
 
 def test_loads_beside_the_probes_of_a_run(server: int) -> None:
