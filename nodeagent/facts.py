@@ -16,7 +16,9 @@ from pathlib import Path
 
 from nodeagent.backends.dmctl import DmControl
 from nodeagent.backends.flakey_probe import corrupting
+from nodeagent.backends.libbpf import probe_helper
 from nodeagent.clock import boot_id
+from nodeagent.encode.syscalls import all_functions
 from nodeagent.model.errors import FaultError
 from nodeagent.model.facts import Facts
 from nodeagent.net_probe import net_features
@@ -26,6 +28,7 @@ MODULES = ("dm_mod", "dm_delay", "dm_flakey", "dm_dust", "ifb numifbs=0", "sch_n
 """With their parameters; ifb would make two devices by itself."""
 INJECTABLE = ("should_fail_bio",)
 CAP_SYS_ADMIN = 21
+BPF_PROG_TYPE_KPROBE, BPF_FUNC_OVERRIDE_RETURN = 2, 58  # include/uapi/linux/bpf.h
 
 
 def load_modules() -> list[str]:
@@ -64,6 +67,7 @@ def read_facts(node_id: str, notes: tuple[str, ...] = ()) -> Facts:
         dm_targets=dm_targets,
         dm_features=dm_features,
         error_injection=_error_injection(),
+        kprobe_override=_kprobe_override(),
         net_features=net_features(),
         cgroup=_cgroup(),
         notes=notes,
@@ -129,7 +133,16 @@ def _error_injection() -> tuple[str, ...]:
     """Which of our functions are on the list (kernel/fail_function.c, debugfs error_injection)."""
     listed = _text("/sys/kernel/debug/error_injection/list")
     names = {line.split()[0] for line in listed.splitlines() if line.strip()}
-    return tuple(name for name in INJECTABLE if name in names)
+    ours = {*INJECTABLE, *all_functions(platform.machine())}
+    return tuple(sorted(ours & names))
+
+
+def _kprobe_override() -> bool:
+    """CONFIG_BPF_KPROBE_OVERRIDE, by asking the verifier."""
+    try:
+        return probe_helper(BPF_PROG_TYPE_KPROBE, BPF_FUNC_OVERRIDE_RETURN)
+    except (FaultError, OSError):
+        return False
 
 
 def _cgroup() -> str:

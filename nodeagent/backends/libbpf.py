@@ -54,6 +54,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "bpf_map_update_batch": (_I, _I, _P, _P, ctypes.POINTER(_U32), _P),
     "bpf_map_lookup_batch": (_I, _I, _P, _P, _P, _P, ctypes.POINTER(_U32), _P),
     "bpf_obj_get_info_by_fd": (_I, _I, _P, ctypes.POINTER(_U32)),
+    "libbpf_probe_bpf_helper": (_I, _I, _I, _P),
     "ring_buffer__new": (_P, _I, SAMPLE, _P, _P),
     "ring_buffer__consume": (_I, _P),
     "ring_buffer__epoll_fd": (_I, _P),
@@ -150,6 +151,12 @@ def check(result: int, what: str) -> int:
         code = errno_of(result)
         raise OSError(code, f"{what}: {os.strerror(code)}")
     return result
+
+
+def probe_helper(program_type: int, helper: int) -> bool:
+    """Whether programs of a type may call a helper: a tiny one is verified. Raises OSError."""
+    found, _ = log.of(lambda: int(lib().libbpf_probe_bpf_helper(program_type, helper, None)))
+    return check(found, "probe a helper") > 0
 
 
 class BpfMap:

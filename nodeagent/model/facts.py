@@ -47,6 +47,9 @@ class Facts(BaseModel):
     net_features: tuple[str, ...] = Field(
         default=(), description="traffic control that works: netem, netem:seed, ifb, flower, ..."
     )
+    kprobe_override: bool = Field(
+        default=False, description="BPF on kprobes may override return values"
+    )
     cgroup: str = Field(default="", description="v2, hybrid, v1 or empty")
     notes: tuple[str, ...] = ()
 
@@ -159,6 +162,26 @@ class NeedNet:
             f"the kernel has no {module} (CONFIG_{option}; the module is in kernel-modules-extra "
             "on Fedora, linux-modules-extra on Ubuntu)"
         )
+
+
+@dataclass(frozen=True)
+class NeedKprobeOverride:
+    """bpf_override_return for programs on kprobes."""
+
+    def missing(self, facts: Facts) -> str | None:
+        if facts.kprobe_override:
+            return None
+        return "the kernel has no bpf_override_return (CONFIG_BPF_KPROBE_OVERRIDE)"
+
+
+@dataclass(frozen=True)
+class NeedBpfLsm:
+    """BPF among the active security modules."""
+
+    def missing(self, facts: Facts) -> str | None:
+        if "bpf" in facts.lsm:
+            return None
+        return "bpf is not an active LSM (CONFIG_BPF_LSM, and `bpf` in the boot option lsm=)"
 
 
 def first_missing(needs: tuple[Need, ...], facts: Facts) -> str | None:

@@ -1,0 +1,145 @@
+"""Steps on system calls: loaded with the first one, detached when nothing is armed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from nodeagent.backends import Outcome, Peer, Prior, Runtime
+from nodeagent.backends.syscall_bpf import SyscallHooks
+from nodeagent.backends.syscall_slots import SyscallSlots, places
+from nodeagent.bind.node import Node
+from nodeagent.bind.process import CGROUPS, cgroup_pids, has_io_uring, is_compat, start_ticks
+from nodeagent.encode.syscall_maps import Hits
+from nodeagent.encode.syscalls import URING, table
+from nodeagent.model.errors import Refused
+from nodeagent.model.process import PidScope
+from nodeagent.model.steps import Status, StepBase
+from nodeagent.model.steps.syscall import SyscallFail
+
+MAX_PROCESSES = 64
+MAX_LOOKED_AT = 64
+
+
+def backends(runtime: Runtime) -> dict[type[StepBase], Any]:
+    """The backend of this module."""
+    return {SyscallFail: SyscallBackend()}
+
+
+class SyscallBackend:
+    """One slot for each armed step."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._hooks: SyscallHooks | None = None
+        self._slots: SyscallSlots | None = None
+        self._armed: dict[tuple[str, SyscallFail], int] = {}
+        self._node = Node()
+
+    def observe(self, fault_id: str, step: SyscallFail, peers: Sequence[Peer]) -> Prior:
+        """Load all programs, so that a refusal comes before anything is changed."""
+        self._check_alive(step)
+        with self._lock:
+            self._ready()
+            assert self._hooks is not None  # noqa: S101 - _ready sets it
+            for place in places(step):
+                self._hooks.load(place.way, place.function, place.point)
+        return {}
+
+    def _ready(self) -> SyscallSlots:
+        if self._slots is None:
+            self._hooks = SyscallHooks()
+            self._slots = SyscallSlots(self._hooks, self._node)
+        return self._slots
+
+    def _check_alive(self, step: SyscallFail) -> None:
+        """A pid may have gone, or been used again, since the plan."""
+        scope = step.scope
+        if not isinstance(scope, PidScope):
+            return
+        what = f"process {scope.pid} cannot be hit"
+        try:
+            now = start_ticks(self._node, scope.pid)
+        except OSError:
+            raise Refused(what, "it has ended since the plan was made", "plan again") from None
+        if now != scope.start_ticks:
+            raise Refused(what, "another process has its pid by now", "plan again")
+
+    def status(self, step: SyscallFail, prior: Prior, peers: Sequence[Peer]) -> Status:
+        """OURS while the kernel holds it as it was armed; everything goes with this process."""
+        with self._lock:
+            slots = [slot for (_, known), slot in self._armed.items() if known == step]
+            held = self._slots is not None and any(map(self._slots.is_armed, slots))
+        return Status.OURS if held else Status.PRIOR
+
+    def apply(
+        self, fault_id: str, step: SyscallFail, prior: Prior, peers: Sequence[Peer]
+    ) -> Outcome:
+        """Take a slot and open it. Raises FaultError, OSError."""
+        with self._lock:
+            slot = self._armed.get((fault_id, step))
+            if slot is None:
+                slot = self._ready().arm(step)
+                self._armed[fault_id, step] = slot
+        return {"slot": slot}
+
+    def undo(self, fault_id: str, step: SyscallFail, prior: Prior, peers: Sequence[Peer]) -> None:
+        """Close the slot; hooks that nobody needs any more are detached."""
+        with self._lock:
+            slot = self._armed.pop((fault_id, step), None)
+            if slot is not None and self._slots is not None:
+                self._slots.disarm(slot)
+
+    def measure(self, fault_id: str, step: SyscallFail, prior: Prior) -> dict[str, Any]:
+        """Counters in all, by call, by process; and what goes past the hooks."""
+        with self._lock:
+            slot = self._armed.get((fault_id, step))
+            if slot is None or self._slots is None:
+                return {}
+            stats, hits = self._slots.stats(slot), self._slots.hits(slot)
+            missed = self._slots.missed(slot)
+        names = {call.index: call.name for call in table().values()}
+        ranked = sorted((h for h in hits if h.tgid), key=lambda h: (-h.hits, -h.seen, h.tgid))
+        return {
+            "stats": asdict(stats),
+            "missed": missed,
+            "calls": {names[h.call]: _entry(h) for h in hits if not h.tgid},
+            "processes": [
+                {"pid": h.tgid, "comm": h.comm, "call": names[h.call], **_entry(h)}
+                for h in ranked[:MAX_PROCESSES]
+            ],
+            "more_processes": max(0, len(ranked) - MAX_PROCESSES),
+            "uncovered": self._uncovered(step),
+        }
+
+    def _uncovered(self, step: SyscallFail) -> list[str]:
+        """What the target does that no hook of the step sees."""
+        said, pids = [], self._pids(step)
+        if {hook.call for hook in step.hooks} & URING:
+            said += [
+                f"process {pid} has an io_uring: what it does by it passes, not covered"
+                for pid in pids
+                if has_io_uring(self._node, pid)
+            ]
+        if any(not hook.compat for hook in step.hooks) or step.fd_types or step.roots:
+            said += [
+                f"process {pid} is a 32-bit program: its calls pass, not covered"
+                for pid in pids
+                if is_compat(self._node, pid)
+            ]
+        return said
+
+    @staticmethod
+    def _pids(step: SyscallFail) -> tuple[int, ...]:
+        if isinstance(step.scope, PidScope):
+            return (step.scope.pid,)
+        return cgroup_pids(CGROUPS / step.scope.path.lstrip("/"))[:MAX_LOOKED_AT]
+
+
+def _entry(hits: Hits) -> dict[str, int]:
+    found = {"seen": hits.seen, "hits": hits.hits}
+    if hits.hits:
+        found |= {"first_ns": hits.first_ns, "last_ns": hits.last_ns}
+    return found

@@ -1,0 +1,182 @@
+"""From a syscall spec to steps, for each mechanism. Pure; shared with the khaos presets."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any, Literal, Protocol
+
+from nodeagent.encode.syscalls import Call, errno_number, expand, on_arch
+from nodeagent.model.facts import Facts, NeedBpf, NeedBpfLsm, NeedKprobeOverride, NeedRoot
+from nodeagent.model.kind import Context, Guard, Rung
+from nodeagent.model.process import PidScope, ProcessBinding
+from nodeagent.model.steps.syscall import Hook, SyscallFail
+
+FD_TYPES = {"fifo": 1, "char": 2, "dir": 4, "block": 6, "regular": 8, "link": 10, "socket": 12}
+"""S_IFMT >> 12 of what is behind a descriptor (inode(7)); `link` cannot be one."""
+FdType = Literal["regular", "dir", "fifo", "socket", "char", "block"]
+Way = Literal["modret", "entry", "return", "lsm"]
+
+
+class CallSpec(Protocol):
+    """What the planner needs to know of one effect."""
+
+    call: tuple[str, ...]
+    errno: str | None
+    value: int | None
+    when: Literal["before", "after"]
+    rate: Decimal
+    every: int
+    first: int | None
+    at_most: int | None
+    seed: int
+    uid: int | None
+    fd_type: tuple[FdType, ...]
+    path: tuple[str, ...]
+    runtime: bool
+
+
+def return_value(spec: CallSpec) -> int:
+    """What the calls return: the chosen value, or the errno as the kernel has it, negative."""
+    if spec.value is not None:
+        return spec.value
+    assert spec.errno is not None  # noqa: S101 - a validator of the spec
+    return -errno_number(spec.errno)
+
+
+def binding_of(context: Context) -> ProcessBinding:
+    """The context's binding by its type."""
+    found: ProcessBinding = context.binding
+    return found
+
+
+def calls_here(spec: CallSpec, facts: Facts) -> tuple[Call, ...]:
+    """The calls that this architecture has."""
+    return on_arch(expand(spec.call), facts.arch)
+
+
+def fitting(spec: CallSpec, context: Context, way: Way) -> str | None:
+    """What keeps one way of hooking from doing what is asked of the calls; None if nothing."""
+    calls = calls_here(spec, context.facts)
+    if not calls:
+        return f"{context.facts.arch} has none of {', '.join(spec.call)}"
+    if way != "lsm":
+        wanting = [
+            c.name
+            for c in calls
+            if c.function(context.facts.arch) not in context.facts.error_injection
+        ]
+        if wanting:
+            why = "CONFIG_FUNCTION_ERROR_INJECTION" if len(wanting) == len(calls) else "not listed"
+            return f"{', '.join(wanting)} cannot be injected into ({why})"
+    if spec.fd_type or spec.path:
+        blind = [c.name for c in calls if not c.fd]
+        if blind:
+            return f"{', '.join(blind)} has no open file to compare with the filter"
+        if way == "return":
+            return "the arguments are gone when the call has ended: no filter by file"
+    return None
+
+
+def steps_for(spec: CallSpec, context: Context, way: Way) -> list[SyscallFail]:
+    """The one step of one effect."""
+    facts, binding = context.facts, binding_of(context)
+    listed = frozenset(facts.error_injection)
+    hooks = []
+    for call in calls_here(spec, facts):
+        if way == "lsm":
+            number = call.number(facts.arch)
+            assert number is not None  # noqa: S101 - on_arch left only those that have one
+            hooks.append(Hook(call=call.name, lsm=call.hook, number=number))
+            continue
+        compat = tuple(f for f in call.compat_functions(facts.arch) if f in listed)
+        native = (call.function(facts.arch),)
+        hooks.append(Hook(call=call.name, functions=native, compat=compat))
+    fd_types = sum(1 << FD_TYPES[name] for name in set(spec.fd_type))
+    return [
+        SyscallFail(
+            way=way,
+            hooks=tuple(hooks),
+            scope=binding.scope,
+            value=return_value(spec),
+            rate_ppm=int(spec.rate * 10_000),
+            every=spec.every,
+            first=spec.first or 0,
+            at_most=spec.at_most or 0,
+            seed=spec.seed,
+            uid=spec.uid,
+            fd_types=fd_types,
+            roots=binding.roots,
+            spare_runtime=not spec.runtime and not isinstance(binding.scope, PidScope),
+        )
+    ]
+
+
+# --- the ladder -------------------------------------------------------------------
+
+
+def modret_fits(spec: Any, context: Context) -> str | None:
+    """fmod_ret: before the call, and never with 0."""
+    if spec.when == "after":
+        return "it skips the call and cannot act after it"
+    if return_value(spec) == 0:
+        return "it cannot make a call return 0"
+    return fitting(spec, context, "modret")
+
+
+def kprobe_fits(spec: Any, context: Context) -> str | None:
+    """Kprobes: any value, before or after."""
+    return fitting(spec, context, _kprobe_way(spec))
+
+
+def _kprobe_way(spec: Any) -> Way:
+    return "return" if spec.when == "after" else "entry"
+
+
+def lsm_fits(spec: Any, context: Context) -> str | None:
+    """LSM: an errno, before the call, where one hook stands for it."""
+    if spec.when == "after":
+        return "a security hook is passed before the call does anything"
+    if not -4095 <= return_value(spec) < 0:
+        return "a security hook can only return an errno"
+    without = [c.name for c in calls_here(spec, context.facts) if not c.hook]
+    if without:
+        return f"no security hook stands for {', '.join(without)}"
+    return fitting(spec, context, "lsm")
+
+
+def _bpf(*objects: str) -> tuple[Any, ...]:
+    return (NeedRoot(), *(NeedBpf(name) for name in ("syscall_tree", *objects)))
+
+
+LADDER = (
+    Rung(
+        "bpf-fmod-ret",
+        "BPF fmod_ret on the calls' own functions, skipped with a value other than 0",
+        lambda spec: _bpf("syscall_modret"),
+        lambda spec, context: steps_for(spec, context, "modret"),
+        modret_fits,
+    ),
+    Rung(
+        "bpf-kprobe",
+        "BPF on kprobes (before) or kretprobes (after) of the calls, by bpf_override_return",
+        lambda spec: (*_bpf("syscall_kprobe"), NeedKprobeOverride()),
+        lambda spec, context: steps_for(spec, context, _kprobe_way(spec)),
+        kprobe_fits,
+    ),
+    Rung(
+        "bpf-lsm",
+        "BPF on the security hook that stands for each call, told apart by the call's number",
+        lambda spec: (*_bpf("syscall_lsm"), NeedBpfLsm()),
+        lambda spec, context: steps_for(spec, context, "lsm"),
+        lsm_fits,
+    ),
+)
+
+
+def guards(spec: Any, context: Context) -> tuple[Guard, ...]:
+    """A named kubelet or container runtime is a guard rail; in a cgroup it is spared."""
+    binding = binding_of(context)
+    if not binding.node_agents or not (isinstance(binding.scope, PidScope) or spec.runtime):
+        return ()
+    named = ", ".join(binding.node_agents[:4])
+    return (Guard("node-agent", f"the target is what keeps the node's containers going: {named}"),)

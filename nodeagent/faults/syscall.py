@@ -1,0 +1,141 @@
+"""syscall: chosen system calls of a process or cgroup fail, or return what they are told to."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from nodeagent.encode.syscalls import cannot_return, errno_number, expand
+from nodeagent.faults import _syscall_evidence as se
+from nodeagent.faults import _syscall_plan as sp
+from nodeagent.model.kind import FaultKind, FaultSpec
+from nodeagent.model.units import Percent
+
+
+class Spec(FaultSpec):
+    """Which calls, what becomes of them, how often, and for which files."""
+
+    call: tuple[str, ...] = Field(
+        min_length=1,
+        description="system call, such as read, or a family with all its aliases, such as "
+        "read-family; may be given several times",
+    )
+    errno: str | None = Field(default=None, description="error that the calls return, such as EIO")
+    value: int | None = Field(
+        default=None,
+        ge=-(1 << 63),
+        lt=1 << 63,
+        description="return value instead of an errno; 0 is the end of file to read",
+    )
+    when: Literal["before", "after"] = Field(
+        default="before",
+        description="before: the call is skipped; after: it is done, its side effect kept, "
+        "and what it returns is changed",
+    )
+    rate: Percent = Field(default=Decimal(100), description="share of the matching calls")
+    every: int = Field(default=1, ge=1, lt=1 << 32, description="only each n-th matching call")
+    first: int | None = Field(
+        default=None, ge=1, lt=1 << 63, description="only among the first n matching calls"
+    )
+    at_most: int | None = Field(
+        default=None, ge=1, lt=1 << 63, description="so many calls fail, and no more"
+    )
+    seed: int = Field(default=0, ge=0, lt=1 << 63, description="seed of the rate's draws")
+    tree: bool = Field(
+        default=False, description="with --pid: its descendants too, also those of later"
+    )
+    uid: int | None = Field(
+        default=None, ge=0, lt=(1 << 32) - 1, description="only calls by this real user id"
+    )
+    fd_type: tuple[sp.FdType, ...] = Field(
+        default=(), description="only calls on such a file: regular, dir, fifo, socket, char, block"
+    )
+    path: tuple[str, ...] = Field(
+        default=(),
+        max_length=16,
+        description="only calls on this open file, or on files below a directory: /var/lib/x/**",
+    )
+    runtime: bool = Field(
+        default=False, description="with --cgroup: hit container runtimes and pause as well"
+    )
+    force: bool = Field(default=False, description="allow an errno that the call never returns")
+
+    @model_validator(mode="after")
+    def _sound(self) -> Spec:
+        calls = expand(self.call)
+        if (self.errno is None) == (self.value is None):
+            raise ValueError("one of errno and value is needed, and not both")
+        if self.errno is not None:
+            errno_number(self.errno)
+            odd = [call.name for call in calls if cannot_return(call, self.errno)]
+            if odd and not self.force:
+                raise ValueError(
+                    f"{', '.join(odd)} never returns {self.errno}: if you mean it, add --force"
+                )
+        if self.rate * 10_000 != int(self.rate * 10_000):
+            raise ValueError("rate: a finer step than 0.0001% is not possible")
+        if not self.rate:
+            raise ValueError("rate: at 0% no call would ever fail")
+        if self.first is not None and self.first < self.every:
+            raise ValueError(f"first {self.first} ends before every {self.every} comes to one")
+        return self
+
+
+def _collateral(spec: Spec) -> tuple[str, ...]:
+    said = ["what a program did because a call failed (a crash, a fail-over) stays done"]
+    if spec.when == "after":
+        said.append("the calls are really done: files opened and mappings made stay, unknown to it")
+    elif spec.value is not None:
+        said.append("calls that only seem to work: what the program believes done is not")
+    return tuple(said)
+
+
+KIND = FaultKind(
+    name="syscall",
+    summary="system calls of a process or cgroup fail",
+    doc="""\
+The chosen calls return an errno, or a chosen value, to the target and to nobody else: a
+process with all its threads, also those of later; with --tree its descendants, from their
+birth; or a cgroup with all processes below it, present and future, through restarts. The
+agent, its guardian, PID 1 and kernel threads are never hit; in a cgroup, neither are the
+kubelet, container runtimes (nor their init, until it execs the container's program) and pause,
+which are known by name.
+
+A family stands for an operation with all its aliases: `read-family` is read, pread64, readv,
+preadv and preadv2. 32-bit calls are hooked as well where the kernel has them, but for socketcall
+and ipc, and not with a filter by file. Not covered, and said in the evidence: io_uring, which
+makes no such calls; mmap; clocks, which the C library reads by the vDSO without the kernel.
+
+How often: among the first n matching calls, each n-th, a share of them by seed (the n-th draw of
+a seed is always the same), and at most n in all, whichever threads make them. Calls that are
+under way when the fault is armed end as they will.
+
+`bpf-fmod-ret` and `bpf-kprobe` meet the call's own function, before anything is looked at: a
+closed descriptor fails with the fault's errno as well. `bpf-lsm`, for kernels without error
+injection, is met at the hook where the kernel asks its security modules: arguments have been
+checked by then, so that a call that fails by itself keeps its own errno. open's hook comes
+after a missing file was created.""",
+    spec=Spec,
+    targets=("pid", "cgroup"),
+    family="process",
+    ladder=sp.LADDER,
+    evidence=se.evidence,
+    collateral=_collateral,
+    remedies=(
+        "restart the process (a fault on --pid ends with it; on --cgroup it holds)",
+        "move the workload to another node, or fail over to a replica",
+        "let the program retry, or use another way of doing the same",
+    ),
+    guards=sp.guards,
+    no_hits_hint="the target has made no such call since: it may use another alias (name a "
+    "family), io_uring, mmap or the vDSO's clock, sleep in a call that began before, or do its "
+    "work in another process (--tree, --cgroup)",
+    examples=(
+        "faultctl inject syscall --pid 4242 --call read --errno EIO --rate 30%",
+        "faultctl inject syscall --cgroup /kubepods.slice/pod1 --call fsync-family --errno EIO",
+        "faultctl inject syscall --pid 4242 --tree --call read-family --value 0 --at-most 3",
+        "faultctl inject syscall --pid 4242 --call read --errno EIO --path '/var/lib/db/**'",
+    ),
+)
