@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from nodeagent.model.errors import FaultError
 
@@ -17,15 +18,33 @@ FORMATS = ("table", "json", "yaml")
 PLAIN_WIDTH = 2000
 
 
+_CONTROLS = {n: f"\\x{n:02x}" for n in (*range(32), *range(127, 160))} | {9: "\\t", 10: "\\n"}
+_BUT_LINES = {n: text for n, text in _CONTROLS.items() if n not in (9, 10)}
+
+
+def printable(text: object) -> str:
+    """Text of others in one line: a terminal is not driven by the name of a file."""
+    return str(text).translate(_CONTROLS)
+
+
+class _Console(Console):
+    """Shows control characters instead of sending them, line ends and tabs apart."""
+
+    def print(self, *objects: Any, **more: Any) -> None:
+        """As rich's, with text made printable."""
+        shown = [o.translate(_BUT_LINES) if isinstance(o, str) else o for o in objects]
+        super().print(*shown, **more)
+
+
 def out() -> Console:
     """The console for results; plain lines, never wrapped, where there is no terminal."""
     wide = None if sys.stdout.isatty() else PLAIN_WIDTH
-    return Console(highlight=False, soft_wrap=wide is not None, width=wide)
+    return _Console(highlight=False, soft_wrap=wide is not None, width=wide)
 
 
 def err() -> Console:
     """The console for progress and errors."""
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return _Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def data(value: Any, form: str) -> None:
@@ -47,22 +66,18 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], empty: str = ""
     for column in columns:
         grid.add_column(column, overflow="fold")
     for row in listed:
-        grid.add_row(*(str(cell) for cell in row))
+        grid.add_row(*(Text(printable(cell)) for cell in row))
     out().print(grid)
 
 
 def error(exc: FaultError) -> None:
     """Three lines: what, why, what to do."""
     console = err()
-    console.print(f"[bold red]error:[/] {_plain(exc.what)}", markup=True)
+    console.print(Text.assemble(("error:", "bold red"), " ", printable(exc.what)))
     if exc.why:
-        console.print(f"  why:  {exc.why}", markup=False)
+        console.print(f"  why:  {printable(exc.why)}", markup=False)
     if exc.hint:
-        console.print(f"  hint: {exc.hint}", markup=False)
-
-
-def _plain(text: str) -> str:
-    return text.replace("[", r"\[")
+        console.print(f"  hint: {printable(exc.hint)}", markup=False)
 
 
 def duration_ns(value: int) -> str:

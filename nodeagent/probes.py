@@ -93,8 +93,8 @@ def _exec(spec: ExecProbe, gone: threading.Event) -> Result:
         last = data["stderr"] or data["stdout"]
         lines = str(last).strip().splitlines()
         return "fail", f"{_status(done.code)}" + (f": {lines[-1]}" if lines else ""), data
-    if spec.output is not None and spec.output not in done.out.decode(errors="replace"):
-        return "fail", f"the output does not contain {spec.output!r}", data
+    if spec.contains is not None and spec.contains not in done.out.decode(errors="replace"):
+        return "fail", f"the output does not contain {spec.contains!r}", data
     return "pass", "", data
 
 

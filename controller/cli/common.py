@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from controller.client import DEFAULT_AGENT, AgentAddress, AgentClient
-from controller.render import FORMATS
+from controller.render import FORMATS, printable
 from protos import faultd_pb2 as pb
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -88,4 +88,4 @@ def target_word(data: dict[str, Any]) -> str:
     """A target in one cell of a table."""
     kind = data.get("type", "")
     extra = "".join(f" {k}={v}" for k, v in data.items() if k not in ("type", kind) and v)
-    return f"{data.get(kind, kind)}{extra}"
+    return printable(f"{data.get(kind, kind)}{extra}")

@@ -97,9 +97,10 @@ def events(fault_id: str, follow: bool, output: str) -> None:
             data = json.loads(event.data_json)
             if output == "table":
                 text = " ".join(f"{k}={v}" for k, v in data.items() if k != "steps")
-                print(f"{event.wall}  {event.fault_id or '-'}  {event.type}  {text}", flush=True)
+                line = f"{event.wall}  {event.fault_id or '-'}  {event.type}  {text}"
+                print(render.printable(line), flush=True)
             else:
-                line = {
+                found = {
                     "seq": event.seq,
                     "fault_id": event.fault_id,
                     "type": event.type,
@@ -107,7 +108,7 @@ def events(fault_id: str, follow: bool, output: str) -> None:
                     "wall": event.wall,
                     "data": data,
                 }
-                print(json.dumps(line), flush=True)
+                print(json.dumps(found), flush=True)
 
 
 @click.command()

@@ -65,7 +65,8 @@ def _run(
             samples.append(found)
             if output == "table":
                 took = f"{sample.duration_ns / 1e6:.1f} ms"
-                print(f"{sample.verdict:8}{took:>12}  {sample.reason}", flush=True)
+                reason = render.printable(sample.reason)
+                print(f"{sample.verdict:8}{took:>12}  {reason}", flush=True)
     if output != "table":
         render.data(samples, output)
     return samples

@@ -72,7 +72,7 @@ class ExecProbe(ProbeSpec):
 
     type: Literal["exec"] = "exec"
     command: tuple[Word, ...] = Field(min_length=1, description="program and arguments, no shell")
-    output: str | None = Field(default=None, description="text that standard output must contain")
+    contains: str | None = Field(default=None, description="text that standard output must contain")
 
 
 class TcpProbe(ProbeSpec):

@@ -11,11 +11,12 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from nodeagent.backends import Outcome, Peer, Prior, Registry
 from nodeagent.crashpoint import crashpoint
@@ -392,15 +393,39 @@ KIND = FaultKind(
 )
 
 
+class SetSpec(FaultSpec):
+    """Which object gets which value."""
+
+    name: str = Field(description="the object")
+    value: str = Field(default="x", description="its new value")
+    link: bool = Field(default=False, description="hold a link too")
+
+
+def _set_plan(spec: SetSpec, context: Context) -> Sequence[StepBase]:
+    held = [HoldLink(name=spec.name)] if spec.link else []
+    return [SetValue(name=spec.name, value=spec.value), Look(name=spec.name), *held]
+
+
+SET_KIND = replace(
+    KIND,
+    name="t-set",
+    summary="an object gets a value",
+    spec=SetSpec,
+    ladder=(Rung("t", "the only one", lambda spec: (), _set_plan),),
+    guards=lambda spec, context: (),
+    examples=("faultctl inject t-set --device /dev/t --name a",),
+)
+
+
 @contextmanager
 def registered() -> Iterator[None]:
-    """The test's kind and steps are known to this process."""
-    kinds()[KIND.name] = KIND
+    """The test's kinds and steps are known to this process."""
+    kinds().update({KIND.name: KIND, SET_KIND.name: SET_KIND})
     step_types().update({str(cls.model_fields["op"].default): cls for cls in STEPS})
     try:
         yield
     finally:
-        del kinds()[KIND.name]
+        del kinds()[KIND.name], kinds()[SET_KIND.name]
         for cls in STEPS:
             del step_types()[str(cls.model_fields["op"].default)]
 

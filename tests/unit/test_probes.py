@@ -53,11 +53,11 @@ def test_a_program_that_a_signal_ends_fails() -> None:
     [("", "fail"), ("almost rea dy", "fail"), ("ready", "pass"), ("x ready y", "pass")],
 )
 def test_output_that_is_asked_for_must_be_there(out: str, verdict: str) -> None:
-    assert sh(f"printf '{out}'", output="ready").verdict == verdict
+    assert sh(f"printf '{out}'", contains="ready").verdict == verdict
 
 
 def test_output_on_stderr_is_no_output() -> None:
-    assert sh("echo ready >&2", output="ready").verdict == "fail"
+    assert sh("echo ready >&2", contains="ready").verdict == "fail"
 
 
 def test_the_reason_is_the_last_line_of_the_error() -> None:
@@ -107,7 +107,7 @@ def test_a_program_that_ignores_signals_is_ended_too() -> None:
 def test_a_grandchild_in_the_background_is_not_waited_for_and_not_left() -> None:
     marker = f"{31.0 + os.getpid() / 1e7:.9f}"
     began = time.monotonic()
-    found = sh(f"sleep {marker} & echo ok", timeout="20s", output="ok")
+    found = sh(f"sleep {marker} & echo ok", timeout="20s", contains="ok")
     assert found.verdict == "pass"
     assert time.monotonic() - began < 10
     assert gone_soon(marker)
@@ -115,7 +115,7 @@ def test_a_grandchild_in_the_background_is_not_waited_for_and_not_left() -> None
 
 def test_a_grandchild_that_left_the_group_and_holds_the_pipe_cannot_hang_the_agent() -> None:
     began = time.monotonic()
-    found = sh("setsid sleep 12 & echo ok", timeout="20s", output="ok")
+    found = sh("setsid sleep 12 & echo ok", timeout="20s", contains="ok")
     assert found.verdict == "pass"
     assert time.monotonic() - began < 10
 
