@@ -42,7 +42,7 @@ test-unit: $(STAMP)
 	$(PYTEST) -q tests/unit
 
 test-vm: setup
-	FAULTCTL_VM_FLAVOURS=debian-12,debian-13 $(PYTEST) -q tests/vm
+	FAULTCTL_VM_FLAVOURS=debian-12,debian-13 $(PYTEST) -q -n 2 --dist loadgroup tests/vm
 
 test-full: setup
 	FAULTCTL_VM_FLAVOURS=full $(PYTEST) -q tests/vm

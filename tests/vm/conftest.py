@@ -68,6 +68,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in mine:
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUT))
+        item.add_marker(pytest.mark.xdist_group(_flavours(item)[0]))
     kept = [item for item in mine if item not in dropped]
     kept.sort(key=lambda item: list(FLAVOURS).index(_flavours(item)[0]))  # stable
     items[:] = [item for item in items if item not in mine] + kept
