@@ -44,11 +44,14 @@ def ifb_is_there() -> bool:
     """
     if Path("/sys/module/ifb").is_dir():
         return True
-    try:
-        with open_netlink("/proc/1/ns/net") as link:
-            return any(d.kind == "ifb" for d in link.dump(net_link.dump(), net_link.parse))
-    except OSError:
-        return False
+    for pid in ("self", "1"):
+        try:
+            with open_netlink(f"/proc/{pid}/ns/net") as link:
+                if any(d.kind == "ifb" for d in link.dump(net_link.dump(), net_link.parse)):
+                    return True
+        except OSError:
+            continue
+    return False
 
 
 def _ifb(link: Netlink) -> list[str]:

@@ -12,6 +12,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -44,26 +45,14 @@ def unshare() -> None:
 
 def in_thread(work: Callable[[], T]) -> T:
     """Run in a thread of its own, whose net namespace may be changed. Raises what `work` does."""
-    found: list[T] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            found.append(work())
-        except BaseException as exc:  # noqa: BLE001 - raised again where it was asked for
-            errors.append(exc)
-
-    with _STACK_LOCK:
-        before = threading.stack_size(_STACK)
-        try:
-            thread = threading.Thread(target=run, name="netns")
-            thread.start()
-        finally:
-            threading.stack_size(before)
-    thread.join()
-    if errors:
-        raise errors[0]
-    return found[0]
+    with ThreadPoolExecutor(1, "netns") as pool:
+        with _STACK_LOCK:
+            before = threading.stack_size(_STACK)
+            try:
+                done = pool.submit(work)
+            finally:
+                threading.stack_size(before)
+        return done.result()
 
 
 def open_netlink(path: str) -> Netlink:

@@ -1,0 +1,120 @@
+"""What no fault on the node's own network may cut: the agent, ssh, API servers, name servers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from ipaddress import ip_address
+from pathlib import Path
+
+from nodeagent.model.netspec import Flow
+
+SSH_PORT = 22
+DNS_PORT = 53
+SERVERS = ("sshd", "dropbear")
+KUBELETS = ("kubelet", "k3s", "k3s-agent", "rke2", "k0s", "microk8s")
+_LISTEN, _ESTABLISHED = "0A", "01"
+_IPV4_MAPPED = bytes(10) + b"\xff\xff"
+
+
+def lifelines(proc: Path) -> tuple[Flow, ...]:
+    """Flows of the host's namespace that exceptions are made for, in a fixed order."""
+    sockets = list(_sockets(proc))
+    named = _named(proc, (*SERVERS, *KUBELETS))
+    own = _inodes(proc / "self")
+    servers = {i for pid, comm in named if comm in SERVERS for i in _inodes(proc / str(pid))}
+    kubelets = {i for pid, comm in named if comm in KUBELETS for i in _inodes(proc / str(pid))}
+    found = [Flow(protocol="tcp", local_port=(SSH_PORT, SSH_PORT))]
+    for state, local, remote, inode in sockets:
+        if state == _LISTEN and inode in own | servers:
+            found.append(Flow(protocol="tcp", local_port=(local[1], local[1])))
+        elif state == _ESTABLISHED and inode in kubelets:
+            found.append(_to(remote))
+    found += [_to(server) for server in (*_api_servers(), *_name_servers())]
+    return tuple(sorted(dict.fromkeys(found), key=lambda flow: flow.text()))
+
+
+def _to(end: tuple[str, int]) -> Flow:
+    address = ip_address(end[0])
+    protocol = None if end[1] == DNS_PORT else "tcp"
+    network = f"{address}/{address.max_prefixlen}"
+    return Flow.model_validate(
+        {"remote": network, "protocol": protocol, "remote_port": (end[1], end[1])}
+    )
+
+
+def _api_servers() -> list[tuple[str, int]]:
+    """As a pod gets it in its environment."""
+    host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
+    port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    return [(host, int(port))] if host and port.isdigit() else []
+
+
+def _name_servers() -> list[tuple[str, int]]:
+    found = []
+    try:
+        lines = Path("/etc/resolv.conf").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        words = line.split()
+        if len(words) > 1 and words[0] == "nameserver" and "%" not in words[1]:
+            found.append((words[1], DNS_PORT))
+    return [end for end in found if not ip_address(end[0]).is_loopback]
+
+
+def _named(proc: Path, names: tuple[str, ...]) -> list[tuple[int, str]]:
+    found = []
+    for pid in (name for name in os.listdir(proc) if name.isdigit()):
+        try:
+            comm = (proc / pid / "comm").read_text(encoding="utf-8", errors="replace").strip()
+        except OSError:
+            continue
+        if comm in names:
+            found.append((int(pid), comm))
+    return found
+
+
+def _inodes(pid: Path) -> set[int]:
+    """Sockets that a process has open."""
+    found = set()
+    try:
+        names = os.listdir(pid / "fd")
+    except OSError:
+        return set()
+    for name in names:
+        try:
+            target = os.readlink(pid / "fd" / name)
+        except OSError:
+            continue
+        if target.startswith("socket:["):
+            found.add(int(target[8:-1]))
+    return found
+
+
+def _sockets(proc: Path) -> Iterator[tuple[str, tuple[str, int], tuple[str, int], int]]:
+    """(state, local end, remote end, inode) of /proc/net/tcp and tcp6 of the host."""
+    for name in ("tcp", "tcp6"):
+        for line in _lines(proc, name):
+            words = line.split()
+            yield words[3], _end(words[1]), _end(words[2]), int(words[9])
+
+
+def _lines(proc: Path, name: str) -> list[str]:
+    for pid in ("1", "self"):
+        try:
+            return (proc / pid / "net" / name).read_text("ascii").splitlines()[1:]
+        except OSError:
+            continue
+    return []
+
+
+def _end(text: str) -> tuple[str, int]:
+    """`0100007F:1F90` as an address and a port; words of the address in host order."""
+    address, _, port = text.partition(":")
+    raw = b"".join(
+        int(address[i : i + 8], 16).to_bytes(4, "little") for i in range(0, len(address), 8)
+    )
+    if raw.startswith(_IPV4_MAPPED):
+        raw = raw[12:]
+    return str(ip_address(raw)), int(port, 16)

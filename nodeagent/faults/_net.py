@@ -1,0 +1,267 @@
+"""What network faults share: which packets of which interfaces, and how they are sent aside."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from ipaddress import ip_interface, ip_network
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from nodeagent.model.errors import InvalidSpec, Refused
+from nodeagent.model.facts import Need, NeedNet, NeedRoot
+from nodeagent.model.kind import Context, FaultSpec, Guard, Measured
+from nodeagent.model.net import NetBinding, NetInterface
+from nodeagent.model.netspec import Flow, Ports, Remotes
+from nodeagent.model.steps import StepBase
+from nodeagent.model.steps.net import AnyQdisc, Drop, Hook, IfbShaper, Redirect, TcFilters
+from nodeagent.model.target import AbsolutePath
+
+TARGETS = ("pid", "cgroup", "netns")
+Direction = Literal["egress", "ingress", "both"]
+HOST_HINT = "if the whole node is meant, add --host-network"
+MAX_FLOWS = 20_000
+
+
+class NetSpec(FaultSpec):
+    """Which packets: of which interfaces, direction and ends."""
+
+    interface: str | None = Field(
+        default=None,
+        max_length=255,
+        description="names separated by commas, or all; by default all that are up, without lo",
+    )
+    direction: Direction = Field(
+        default="egress", description="packets that leave the namespace, that reach it, or both"
+    )
+    to: Remotes = Field(
+        default=(), description="only to (ingress: from) these: 10.0.0.0/8:5432/tcp,[fd00::]/64:53"
+    )
+    but: Remotes = Field(default=(), description="never to or from these, written as --to")
+    local_ports: Ports = Field(default=(), description="only from (ingress: to) these own ports")
+    to_pid: int | None = Field(
+        default=None, ge=1, description="only to the addresses of this process's namespace"
+    )
+    to_cgroup: AbsolutePath | None = Field(
+        default=None, description="only to the addresses of this cgroup's namespace"
+    )
+    to_netns: AbsolutePath | None = Field(
+        default=None, description="only to the addresses of this namespace"
+    )
+    host_network: bool = Field(
+        default=False, description="allow the node's own network, with its lifelines left alone"
+    )
+
+    @model_validator(mode="after")
+    def _one_peer(self) -> NetSpec:
+        if sum(x is not None for x in (self.to_pid, self.to_cgroup, self.to_netns)) > 1:
+            raise ValueError("to_pid, to_cgroup and to_netns exclude each other")
+        if self.local_ports and any(flow.protocol == "icmp" for flow in self.to):
+            raise ValueError("ICMP has no local ports")
+        return self
+
+    @property
+    def hooks(self) -> tuple[Hook, ...]:
+        return ("egress", "ingress") if self.direction == "both" else (self.direction,)
+
+
+def net(context: Context) -> NetBinding:
+    """The binding, which the net family made."""
+    if not isinstance(context.binding, NetBinding):
+        raise InvalidSpec(f"{context.target.label()} has no net namespace")
+    return context.binding
+
+
+def needs_filters(*features: str) -> tuple[Need, ...]:
+    """What every rung with filters needs, and more."""
+    return (NeedRoot(), *(NeedNet(f) for f in ("clsact", "flower", "gact", *features)))
+
+
+# --- which packets ----------------------------------------------------------------
+
+
+def interfaces(spec: NetSpec, binding: NetBinding) -> list[NetInterface]:
+    """The chosen interfaces. Raises Refused for one that is not there, or for none."""
+    by_name = {found.name: found for found in binding.interfaces}
+    if spec.interface not in (None, "all"):
+        names = [name.strip() for name in str(spec.interface).split(",")]
+        missing = [name for name in names if name not in by_name]
+        if missing:
+            raise Refused(
+                f"there is no interface {missing[0]!r} in {binding.netns.path}",
+                f"it has: {', '.join(by_name)}",
+            )
+        return [by_name[name] for name in dict.fromkeys(names)]
+    if binding.host and spec.interface is None:
+        raise Refused(
+            "which of the node's interfaces?",
+            f"it has: {', '.join(by_name)}",
+            "name them by --interface, or write --interface all",
+        )
+    found = [i for i in binding.interfaces if i.up and not i.loopback]
+    if not found:
+        raise Refused(
+            f"{binding.netns.path} has no interface that is up",
+            f"it has: {', '.join(by_name)}",
+            "for traffic within the namespace: --interface lo",
+        )
+    return found
+
+
+def flows(spec: NetSpec, binding: NetBinding) -> tuple[Flow, ...]:
+    """Packets that are meant. Raises Refused."""
+    peers = [Flow(remote=str(ip_network(address))) for address in binding.peers]
+    remotes = [*spec.to, *peers] or [Flow()]
+    if spec.local_ports:
+        remotes = [
+            flow.model_copy(update={"local_port": ports})
+            for flow in remotes
+            for ports in spec.local_ports
+        ]
+    if len(remotes) > MAX_FLOWS:
+        raise Refused(f"{len(remotes)} networks and ports are too many", f"at most {MAX_FLOWS}")
+    return tuple(dict.fromkeys(remotes))
+
+
+def exceptions(spec: NetSpec, binding: NetBinding) -> tuple[Flow, ...]:
+    """What is left alone: asked for, and the host's own lifelines."""
+    return tuple(dict.fromkeys((*spec.but, *binding.lifelines)))
+
+
+def check(spec: NetSpec, context: Context) -> None:
+    """Everything that a plan refuses about its packets. Raises Refused."""
+    binding = net(context)
+    if binding.host and not spec.host_network:
+        raise Refused(
+            f"{binding.target} is on the node's own network",
+            "everything on the node would be hit, not only the target",
+            HOST_HINT,
+        )
+    chosen = interfaces(spec, binding)
+    meant = flows(spec, binding)
+    if Flow() in spec.but:
+        raise InvalidSpec("nothing would be hit", "--but names everything")
+    _check_families(meant, chosen)
+    if "egress" in spec.hooks:
+        _check_own_addresses(meant, binding, chosen)
+
+
+def _check_families(meant: Sequence[Flow], chosen: Sequence[NetInterface]) -> None:
+    """A network of a family that no interface speaks can never match (CASES 45)."""
+    own = {ip_interface(a).version for i in chosen for a in i.addresses}
+    for flow in meant:
+        network = flow.network()
+        if own and network is not None and network.version not in own:
+            names = ", ".join(i.name for i in chosen)
+            raise Refused(
+                f"no packet can ever go to {flow.text()}",
+                f"{names} has no IPv{network.version} address",
+            )
+
+
+def _check_own_addresses(
+    meant: Sequence[Flow], binding: NetBinding, chosen: Sequence[NetInterface]
+) -> None:
+    """Packets to the namespace's own addresses never leave by its interfaces (CASES 51)."""
+    if any(i.loopback for i in chosen):
+        return
+    own = {str(ip_interface(a).ip) for i in binding.interfaces for a in i.addresses}
+    for flow in meant:
+        network = flow.network()
+        if network is not None and network.num_addresses == 1 and str(network[0]) in own:
+            raise Refused(
+                f"no packet can ever leave to {flow.text()}",
+                "it is an address of the target itself: --to names the far end",
+                "to hit its server's answers use --local-ports, for its own traffic --interface lo",
+            )
+
+
+def guards(spec: NetSpec, context: Context) -> tuple[Guard, ...]:
+    """Others' filters that the chosen packets would pass by."""
+    check(spec, context)
+    binding = net(context)
+    hidden = [
+        f"{i.name} {hook}: {line}"
+        for i in interfaces(spec, binding)
+        for hook in spec.hooks
+        for line in i.filters_on(hook)
+    ]
+    if not hidden:
+        return ()
+    shown = "; ".join(hidden[:4])
+    return (
+        Guard(
+            "other-filters",
+            f"packets that the fault takes pass by filters of somebody else ({shown})",
+        ),
+    )
+
+
+# --- steps ------------------------------------------------------------------------
+
+
+def shaped(spec: NetSpec, context: Context, qdisc: AnyQdisc) -> list[StepBase]:
+    """A private device with the qdisc for each interface and direction, and the way there."""
+    binding = net(context)
+    steps: list[StepBase] = []
+    for interface in interfaces(spec, binding):
+        for hook in spec.hooks:
+            name = device_name(context.fault_id, interface.name, hook)
+            steps.append(
+                IfbShaper(fault=context.fault_id, netns=binding.netns, name=name, qdisc=qdisc)
+            )
+            steps.append(filters(spec, context, interface, hook, Redirect(device=name)))
+    return steps
+
+
+def dropped(spec: NetSpec, context: Context, act: Drop) -> list[StepBase]:
+    """Filters that take packets away."""
+    return [
+        filters(spec, context, interface, hook, act)
+        for interface in interfaces(spec, net(context))
+        for hook in spec.hooks
+    ]
+
+
+def filters(
+    spec: NetSpec, context: Context, interface: NetInterface, hook: Hook, act: Redirect | Drop
+) -> TcFilters:
+    """One interface and direction."""
+    binding = net(context)
+    return TcFilters(
+        fault=context.fault_id,
+        netns=binding.netns,
+        ifindex=interface.ifindex,
+        ifname=interface.name,
+        hook=hook,
+        flows=flows(spec, binding),
+        but=exceptions(spec, binding),
+        act=act,
+    )
+
+
+def device_name(fault_id: str, interface: str, hook: str) -> str:
+    """`faultctl` and six digits of a hash: a name has at most 15 characters."""
+    text = f"{fault_id}\0{interface}\0{hook}"
+    return "faultctl" + hashlib.sha256(text.encode()).hexdigest()[:6]
+
+
+# --- evidence ---------------------------------------------------------------------
+
+NO_HITS = (
+    "no packet has matched since: nothing is sent there, the direction is the other one, or the "
+    "traffic takes another interface"
+)
+
+
+def counters(measured: Sequence[Measured]) -> dict[str, int]:
+    """Sums of what the steps counted, by name."""
+    found: dict[str, int] = {}
+    for item in measured:
+        for group, numbers in item.data.items():
+            for name, value in numbers.items():
+                if name in ("packets", "bytes", "drops", "queued"):
+                    key = f"{group}_{name}"
+                    found[key] = found.get(key, 0) + value
+    return found

@@ -1,0 +1,78 @@
+"""What a netem spec may not say, in sentences for a person. Pure."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from nodeagent.model.netspec import format_rate
+
+if TYPE_CHECKING:
+    from nodeagent.faults.netem import Spec
+
+FRAME = 1514
+"""Bytes of a full Ethernet frame."""
+_SECOND = timedelta(seconds=1)
+
+
+def check_spec(spec: Spec) -> None:
+    """Raises ValueError with the first thing that is wrong."""
+    _check_something(spec)
+    _check_jitter(spec)
+    _check_pairs(spec)
+    _check_limit(spec)
+
+
+def _check_something(spec: Spec) -> None:
+    losses = [n for n in ("loss", "loss_gilbert", "loss_states") if getattr(spec, n)]
+    if len(losses) > 1:
+        raise ValueError(f"{' and '.join(losses)} exclude each other: netem has one loss model")
+    others = (spec.delay, spec.duplicate, spec.corrupt, spec.rate, spec.slot)
+    if not losses and not any(others) and not (spec.jitter or spec.reorder):
+        raise ValueError("nothing would happen: give delay, loss, duplicate, corrupt, rate or slot")
+
+
+def _check_jitter(spec: Spec) -> None:
+    if spec.jitter and not spec.delay:
+        raise ValueError("jitter goes with delay: packets cannot be early")
+    if spec.jitter > spec.delay:
+        raise ValueError(
+            "jitter is more than delay: it would be cut off at 0, and the mean delay would be more "
+            "than what was asked"
+        )
+    if not spec.jitter:
+        for name in ("delay_correlation", "keep_order"):
+            if getattr(spec, name):
+                raise ValueError(f"{name} goes with jitter")
+        if spec.distribution != "uniform":
+            raise ValueError("distribution goes with jitter")
+
+
+def _check_pairs(spec: Spec) -> None:
+    for name in ("loss", "duplicate", "corrupt", "reorder"):
+        if getattr(spec, f"{name}_correlation") and not getattr(spec, name):
+            raise ValueError(f"{name}_correlation goes with {name}")
+    if spec.reorder and not spec.delay:
+        raise ValueError("reorder goes with delay: only a packet that is not delayed overtakes")
+    if spec.gap and not spec.reorder:
+        raise ValueError("gap goes with reorder")
+    if spec.reorder and spec.keep_order:
+        raise ValueError("reorder and keep_order exclude each other")
+    cells = (spec.rate_overhead, spec.rate_cell, spec.rate_cell_overhead)
+    if any(cells) and spec.rate is None:
+        raise ValueError("rate_overhead, rate_cell and rate_cell_overhead go with rate")
+    if spec.slot is not None and spec.slot.longest < spec.slot.min:
+        raise ValueError("the slot's max is less than its min")
+
+
+def _check_limit(spec: Spec) -> None:
+    """A queue that does not hold what is on the way turns delay into loss (CASES 41)."""
+    if spec.limit is None or spec.rate is None or not spec.delay:
+        return
+    held = spec.rate / 8 * ((spec.delay + spec.jitter) / _SECOND)
+    need = int(held // FRAME) + 1
+    if spec.limit < need:
+        raise ValueError(
+            f"limit {spec.limit} is too small: {format_rate(spec.rate)} for that long is "
+            f"{need} full packets, the rest would be lost"
+        )
