@@ -17,7 +17,7 @@ from controller.oracle_conditions import evaluate
 from controller.oracle_gone import repaired_ns
 from controller.oracle_history import FaultStory, History
 from controller.oracle_logic import Finding
-from controller.oracle_scene import Scene
+from controller.oracle_scene import Pace, Scene
 from controller.oracle_spec import AgentAlive, Gone, Level, OracleSpec
 from controller.records import SampleRef, Submission, Verdict, VerdictRecord
 
@@ -153,11 +153,11 @@ def judge_at(
     story: FaultStory,
     oracle: tuple[str, OracleSpec],
     moment: Moment,
-    gaps: Mapping[str, int],
+    paces: Mapping[str, Pace],
 ) -> FaultVerdict:
     """An oracle's verdict on a fault at a moment."""
     name, spec = oracle
-    scene = Scene(history, moment.start_ns, moment.end_ns, story, spec.exposure, gaps)
+    scene = Scene(history, moment.start_ns, moment.end_ns, story, spec.exposure, paces)
     parts = {"gone": evaluate(Gone(), scene), "agent": evaluate(AgentAlive(), scene)}
     needed = requirement(spec, story)
     if needed is not None:
@@ -192,11 +192,11 @@ def judge_fault(
     history: History,
     story: FaultStory,
     oracles: Mapping[str, OracleSpec],
-    gaps: Mapping[str, int],
+    paces: Mapping[str, Pace],
 ) -> FaultVerdict:
     """One verdict for a fault: all oracles that look at it must pass."""
     each = [
-        judge_at(history, story, oracle, moment_of(history, story, oracle[1]), gaps)
+        judge_at(history, story, oracle, moment_of(history, story, oracle[1]), paces)
         for oracle in oracles_for(story, oracles)
     ]
     if len(each) == 1:
@@ -244,11 +244,11 @@ class RunVerdict:
 
 
 def judge_run(
-    history: History, oracles: Mapping[str, OracleSpec], gaps: Mapping[str, int]
+    history: History, oracles: Mapping[str, OracleSpec], paces: Mapping[str, Pace]
 ) -> RunVerdict:
     """Every injected fault, every group, and the run: it passes if all of them do."""
     stories = history.injected()
-    faults = tuple(judge_fault(history, s, oracles, gaps) for s in stories)
+    faults = tuple(judge_fault(history, s, oracles, paces) for s in stories)
     members: dict[str, list[Verdict]] = {}
     for story, found in zip(stories, faults, strict=True):
         if story.planned.group:

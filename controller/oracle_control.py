@@ -8,6 +8,7 @@ from typing import Any
 
 from controller.oracle import FaultVerdict, Moment, judge_at, moment_of, nanoseconds, oracles_for
 from controller.oracle_history import FaultStory, History
+from controller.oracle_scene import Pace
 from controller.oracle_spec import OracleSpec
 
 
@@ -35,14 +36,14 @@ class Control:
 
 
 def check(
-    history: History, oracles: Mapping[str, OracleSpec], gaps: Mapping[str, int]
+    history: History, oracles: Mapping[str, OracleSpec], paces: Mapping[str, Pace]
 ) -> list[Control]:
     """The control over all faults of a run in which each was left alone, then remedied.
 
     The armed window is the last one of the oracle's hold time before the repair.
     """
     return [
-        _control(history, story, oracle, gaps)
+        _control(history, story, oracle, paces)
         for story in history.injected()
         for oracle in oracles_for(story, oracles)
     ]
@@ -52,10 +53,10 @@ def _control(
     history: History,
     story: FaultStory,
     oracle: tuple[str, OracleSpec],
-    gaps: Mapping[str, int],
+    paces: Mapping[str, Pace],
 ) -> Control:
     name, spec = oracle
-    after = judge_at(history, story, oracle, moment_of(history, story, spec), gaps)
+    after = judge_at(history, story, oracle, moment_of(history, story, spec), paces)
     injected, repaired = story.injected_ns, after.repaired_ns
     if injected is None or repaired is None:
         return Control(story.id, name, ("it was never remedied in this run",), None, after)
@@ -63,7 +64,7 @@ def _control(
     if repaired - injected < hold:
         text = "it was remedied before it had been armed for one hold time"
         return Control(story.id, name, (text,), None, after)
-    armed = judge_at(history, story, oracle, Moment(repaired - hold, hold, "armed"), gaps)
+    armed = judge_at(history, story, oracle, Moment(repaired - hold, hold, "armed"), paces)
     return Control(story.id, name, tuple(_troubles(armed, after)), armed, after)
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from controller.clock import boot_id, boottime_ns, wall
 from controller.oracle_history import History
 from controller.oracle_submit import settled
 from controller.recorder import is_locked, read_header, read_records
 from controller.records import FILE_OF, OperatorAction, Record, Submission, record_line
-from nodeagent.clock import boot_id, boottime_ns, wall
 from nodeagent.model.errors import InvalidSpec, Refused
 
 MAX_DATA = 256 * 1024

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from controller import oracle_logic as logic
 from controller.oracle_logic import Finding
-from controller.oracle_scene import Scene, sample_ref, settle, shown
+from controller.oracle_scene import Pace, Scene, sample_ref, settle, shown
 from controller.oracle_spec import Baseline, Level, Percentile, Rate
 from controller.records import SampleRecord, Verdict
 from controller.score import fixed
@@ -17,7 +17,13 @@ from controller.score import fixed
 def level(condition: Level, scene: Scene) -> Finding:
     """Whether the probe was healthy, or unhealthy if that is expected, all the time."""
     samples = scene.samples(condition.probe, condition.window)
-    found = logic.levels(samples, condition.failures, condition.successes)
+    pace = scene.paces.get(condition.probe, Pace(0))
+    failures, successes = condition.failures, condition.successes
+    found = logic.levels(
+        samples,
+        pace.failures if failures is None else failures,
+        pace.successes if successes is None else successes,
+    )
     bad: Verdict = "fail" if condition.expect == "pass" else "pass"
     for verdict in (bad, "unknown"):
         if verdict in found:

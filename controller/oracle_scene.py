@@ -15,6 +15,19 @@ from controller.score import fixed
 
 
 @dataclass(frozen=True)
+class Pace:
+    """How a probe measures.
+
+    gap_ns: longest time between two starts of its samples that is no hole.
+    failures, successes: samples in a row that change its health.
+    """
+
+    gap_ns: int
+    failures: int = 1
+    successes: int = 1
+
+
+@dataclass(frozen=True)
 class Scene:
     """What a condition is judged on: one fault (or the run), and the hold window."""
 
@@ -23,8 +36,7 @@ class Scene:
     end_ns: int
     fault: FaultStory | None = None
     exposure: str | None = None
-    gaps: Mapping[str, int] = field(default_factory=dict)
-    """Longest time in ns between two starts of a probe's samples that is no hole."""
+    paces: Mapping[str, Pace] = field(default_factory=dict)
 
     def span(self, window: str) -> tuple[int, int]:
         """Start and end of a window in ns from the origin."""
@@ -49,7 +61,8 @@ def hole(condition: OnProbe, scene: Scene, samples: Sequence[SampleRecord]) -> s
     if len(samples) < condition.samples:
         return f"{condition.probe}: {len(samples)} samples, {condition.samples} are needed"
     start, end = scene.span(condition.window)
-    gap = scene.gaps.get(condition.probe, (end - start) // condition.samples + 1)
+    pace = scene.paces.get(condition.probe)
+    gap = pace.gap_ns if pace is not None else (end - start) // condition.samples + 1
     marks = [start, *(s.t_ns for s in samples), end]
     if condition.window == "before":
         marks = marks[1:]

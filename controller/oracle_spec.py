@@ -38,8 +38,12 @@ class Level(OnProbe):
     """The probe is healthy all the time, after its thresholds."""
 
     type: Literal["level"] = "level"
-    failures: int = Field(default=1, ge=1, description="in a row that make it unhealthy")
-    successes: int = Field(default=1, ge=1, description="in a row that make it healthy again")
+    failures: int | None = Field(
+        default=None, ge=1, description="in a row that make it unhealthy; absent: the probe's own"
+    )
+    successes: int | None = Field(
+        default=None, ge=1, description="in a row that make it healthy; absent: the probe's own"
+    )
     expect: Literal["pass", "fail"] = "pass"
 
 

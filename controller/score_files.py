@@ -15,6 +15,7 @@ from controller.experiment_yaml import read_document
 from controller.load.spec import parse_load
 from controller.oracle import RunVerdict, judge_run, nanoseconds, oracles_for
 from controller.oracle_history import FaultStory, History
+from controller.oracle_scene import Pace
 from controller.oracle_spec import OracleSpec, parse_oracle
 from controller.probes.spec import parse_probe
 from controller.recorder import header_from, records_in
@@ -29,7 +30,7 @@ class RunFiles:
     header: RunHeader
     history: History
     oracles: Mapping[str, OracleSpec]
-    gaps: Mapping[str, int]
+    paces: Mapping[str, Pace]
     services: tuple[str, ...]
     """All services that the experiment's targets belong to."""
 
@@ -45,15 +46,19 @@ class RunFiles:
         ]
         data = _experiment(files.get(EXPERIMENT_FILE, b""))
         oracles = {key: _parsed(parse_oracle, key, one) for key, one in _part(data, "oracles")}
-        gaps = {key: _parsed(parse_probe, key, one).gap_ns for key, one in _part(data, "probes")}
-        gaps |= {key: _parsed(parse_load, key, one).gap_ns for key, one in _part(data, "load")}
+        paces = {}
+        for key, one in _part(data, "probes"):
+            probe = _parsed(parse_probe, key, one)
+            paces[key] = Pace(probe.gap_ns, probe.failures, probe.successes)
+        for key, one in _part(data, "load"):
+            paces[key] = Pace(_parsed(parse_load, key, one).gap_ns)
         services = {str(t["service"]) for _, t in _part(data, "targets") if t.get("service")}
-        return cls(header, History.of(records), oracles, gaps, tuple(sorted(services)))
+        return cls(header, History.of(records), oracles, paces, tuple(sorted(services)))
 
     @cached_property
     def verdict(self) -> RunVerdict:
         """All oracles' verdicts, computed anew."""
-        return judge_run(self.history, self.oracles, self.gaps)
+        return judge_run(self.history, self.oracles, self.paces)
 
     def cap_ns(self, story: FaultStory) -> int:
         """What a time that never came counts as, for a fault."""

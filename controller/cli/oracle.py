@@ -54,7 +54,7 @@ def check_command(ctx: click.Context, bundle: Path, output: str) -> None:
     the fault is there, and must pass after the remedy. Exit 1: the experiment is broken.
     """
     run = open_run(bundle)
-    controls = check(run.history, run.oracles, run.gaps)
+    controls = check(run.history, run.oracles, run.paces)
     broken = not controls or any(c.broken for c in controls)
     if output != "table":
         render.data({"sound": not broken, "controls": [c.data() for c in controls]}, output)

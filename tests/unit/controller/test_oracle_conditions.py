@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from controller.oracle_conditions import evaluate
 from controller.oracle_logic import all_of, at_least, levels, number, rank
-from controller.oracle_scene import Scene
+from controller.oracle_scene import Pace, Scene
 from controller.oracle_spec import Condition, parse_oracle, probes_of
 from controller.records import SampleRecord, Verdict
 
@@ -21,9 +21,9 @@ CONDITION: TypeAdapter[Any] = TypeAdapter(Condition)
 VERDICTS = st.sampled_from(["pass", "fail", "unknown"])
 
 
-def judged(condition: dict[str, Any], *parts: Any, hold: int = 10) -> Any:
+def judged(condition: dict[str, Any], *parts: Any, hold: int = 10, pace: Pace = Pace(2 * S)) -> Any:  # noqa: B008 - frozen
     h = history(planned(), armed(100), *parts)
-    scene = Scene(h, 200 * S, (200 + hold) * S, h.injected()[0], gaps={"p": 2 * S})
+    scene = Scene(h, 200 * S, (200 + hold) * S, h.injected()[0], paces={"p": pace})
     return evaluate(CONDITION.validate_python(condition), scene)
 
 
@@ -82,6 +82,14 @@ def test_level_thresholds() -> None:
     assert state("fp", 3, 3) == "ff"
     assert state("puup", 3, 1) == "puup"
     assert state("", 1, 1) == ""
+
+
+def test_level_takes_the_probes_own_thresholds() -> None:
+    blip = hold_of(*["pass"] * 4, "fail", *["pass"] * 5)
+    condition: dict[str, Any] = {"type": "level", "probe": "p"}
+    assert judged(condition, blip).verdict == "fail"
+    assert judged(condition, blip, pace=Pace(2 * S, failures=2)).verdict == "pass"
+    assert judged(condition | {"failures": 1}, blip, pace=Pace(2 * S, failures=2)).verdict == "fail"
 
 
 def test_level_that_expects_failure() -> None:

@@ -21,10 +21,11 @@ from judging_kit import (
 from controller.oracle import FaultVerdict, judge_fault, judge_run
 from controller.oracle_control import check
 from controller.oracle_history import History
+from controller.oracle_scene import Pace
 from controller.oracle_spec import OracleSpec, parse_oracle
 from controller.oracle_submit import settled
 
-GAPS = {"orders": 3 * S, "pg": 3 * S, "hits": 3 * S}
+GAPS = {name: Pace(3 * S) for name in ("orders", "pg", "hits")}
 REQUIRE: dict[str, Any] = {
     "type": "all",
     "of": [
