@@ -39,36 +39,30 @@ def evidence(
     hits: the counters whose sum is the number of hits. countable: False where a bio that
     passed may have been hit or not, and the kernel does not tell. timed: say how long bios took.
     """
-    counted = False
+    data = [item.data for item in measured]
+    counting = [found for found in data if "counters" in found]
     counters: dict[str, int] = {}
-    records: list[IoRecord] = []
-    times: list[int] = []
-    log: list[str] = []
+    for found in counting:
+        for name, value in found["counters"].items():
+            counters[name] = counters.get(name, 0) + int(value)
+    times = [found[key] for found in counting for key in ("first_ns", "last_ns") if found.get(key)]
+    records = [IoRecord.model_validate(r) for found in counting for r in found.get("records", ())]
     said = list(statements)
-    lost = 0
-    for item in measured:
-        if "counters" in item.data:
-            counted = True
-            for name, value in item.data["counters"].items():
-                counters[name] = counters.get(name, 0) + int(value)
-            lost += int(item.data.get("lost", 0))
-            times += [t for t in (item.data.get("first_ns"), item.data.get("last_ns")) if t]
-            records += [IoRecord.model_validate(r) for r in item.data.get("records", ())]
-        log += [line for line in item.data.get("kernel_log", ()) if line not in log]
-        said += item.data.get("statements", ())
-        said += took(item.data.get("took", {})) if timed else []
-    if not counted:
+    for found in data:
+        said += found.get("statements", ())
+        said += took(found.get("took", {})) if timed else []
+    if not counting:
         said.append("nothing on this node counts hits, so whether it bites is not known")
-    counted = counted and countable
+    counted = bool(counting) and countable
     return Evidence(
         counted=counted,
         hits=sum(counters.get(name, 0) for name in hits) if counted else 0,
         counters=counters,
         first_hit_ns=min(times, default=None),
         last_hit_ns=max(times, default=None),
-        lost=lost,
+        lost=sum(int(found.get("lost", 0)) for found in counting),
         records=tuple(sorted(records, key=lambda r: r.boottime_ns)),
-        kernel_log=tuple(log),
+        kernel_log=tuple(dict.fromkeys(line for f in data for line in f.get("kernel_log", ()))),
         statements=tuple(said),
     )
 
