@@ -10,7 +10,7 @@ from controller.experiment import Experiment, FaultEntry, StageEntry
 from controller.experiment_truth import drawn_truth
 from controller.run_plan import GroupType, PlanChange, PlanItem, RunPlan, sorted_items
 from controller.schedule_core import Place
-from controller.schedule_model import Schedule
+from controller.schedule_model import Schedule, ScheduledFault
 from nodeagent.faults import kinds
 from nodeagent.model.errors import InvalidSpec
 
@@ -181,25 +181,8 @@ def plan_schedule(schedule: Schedule, experiment: Experiment) -> RunPlan:
         target_name = _target_for(experiment, fault.service, fault.kind)
         if target_name is None:
             missing.append(f"{fault.slot} ({fault.kind} on {fault.service})")
-            continue
-        entry = experiment.targets[target_name]
-        items.append(
-            PlanItem(
-                slot=fault.slot,
-                name=fault.slot,
-                node=entry.node,
-                zone=experiment.nodes[entry.node].zone,
-                service=entry.service,
-                target_name=target_name,
-                kind=fault.kind,
-                target=entry.target,
-                spec=fault.spec,
-                start_ns=fault.start_ms * _MS,
-                end_ns=fault.end_ms * _MS,
-                group_type="concurrent",
-                truth=drawn_truth(fault.kind, entry),
-            )
-        )
+        else:
+            items.append(_scheduled(experiment, fault, target_name))
     if missing:
         raise InvalidSpec(
             f"{len(missing)} faults of the schedule have no target in {experiment.name}",
@@ -215,6 +198,25 @@ def plan_schedule(schedule: Schedule, experiment: Experiment) -> RunPlan:
             PlanChange(slot=c.slot, action=c.action, rule=c.rule, detail=c.kind)
             for c in schedule.changes
         ),
+    )
+
+
+def _scheduled(experiment: Experiment, fault: ScheduledFault, target_name: str) -> PlanItem:
+    entry = experiment.targets[target_name]
+    return PlanItem(
+        slot=fault.slot,
+        name=fault.slot,
+        node=entry.node,
+        zone=experiment.nodes[entry.node].zone,
+        service=entry.service,
+        target_name=target_name,
+        kind=fault.kind,
+        target=entry.target,
+        spec=fault.spec,
+        start_ns=fault.start_ms * _MS,
+        end_ns=fault.end_ms * _MS,
+        group_type="concurrent",
+        truth=drawn_truth(fault.kind, entry),
     )
 
 

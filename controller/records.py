@@ -17,60 +17,59 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from controller.records_base import (
+    DropWord,
+    EndWord,
+    GroundTruth,
+    Phase,
+    Record,
+    Role,
+    Verdict,
+)
+from controller.records_faults import (
+    FaultArmed,
+    FaultBiting,
+    FaultDropped,
+    FaultEnded,
+    FaultPlanned,
+)
+
+__all__ = [
+    "EXPERIMENT_FILE",
+    "FILE_OF",
+    "FORMAT_VERSION",
+    "HEADER_FILE",
+    "PLAN_FILE",
+    "RUN_FILES",
+    "AgentEvent",
+    "AnyRecord",
+    "ClockOffset",
+    "DropWord",
+    "EndWord",
+    "FaultArmed",
+    "FaultBiting",
+    "FaultDropped",
+    "FaultEnded",
+    "FaultPlanned",
+    "GroundTruth",
+    "NodeRecord",
+    "OperatorAction",
+    "Phase",
+    "Record",
+    "Role",
+    "RunEvent",
+    "RunHeader",
+    "SampleRecord",
+    "SampleRef",
+    "Submission",
+    "Verdict",
+    "VerdictRecord",
+    "parse_record",
+    "record_line",
+]
+
 FORMAT_VERSION = 1
 """Of the run folder as a whole; another one is refused, never guessed at."""
-
-Verdict = Literal["pass", "fail", "unknown"]
-Phase = Literal["before", "during", "after", "hold"]
-Role = Literal["fault", "noise"]
-
-EndWord = Literal[
-    "reverted", "expired", "remedied", "agent-lost", "rebooted", "apply-failed", "unconfirmed"
-]
-"""nodeagent.model.record.EndReason, and `unconfirmed`: the node did not answer any more, so
-that only its own lease is known to end the fault."""
-
-DropWord = Literal[
-    "late",  # its start had passed by more than the run allows
-    "expired-before-start",  # nothing was left of its life when it could have started
-    "limit",  # a limit of the schedule kept it out
-    "refused",  # the node, a guard rail or a conflict said no
-    "unreachable",  # the node could not be asked
-    "stopped",  # the run ended or was stopped before
-    "guard",  # a guard of the experiment broke before
-    "paused",  # its start fell in a pause
-]
-"""Why a planned fault was never injected."""
-
-
-class Record(BaseModel):
-    """What all lines share."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    v: Literal[1] = 1
-    t_ns: int
-    wall: str
-
-
-class GroundTruth(BaseModel):
-    """The truth about a fault; only in the run folder, never visible to an operator under test."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    category: str = Field(description="such as disk, network, process, load, kernel")
-    mechanism: str = Field(description="what breaks, in words: latent sectors under a table")
-    service: str = Field(description="the service that is to be blamed")
-    scope: tuple[str, ...] = Field(description="services and nodes that feel it")
-    symptom_probe: str = Field(default="", description="name of the probe that shows it")
-    artifact: str = Field(
-        default="", description="responsible object: device and sectors, pod, configuration key"
-    )
-    remedies: tuple[str, ...] = Field(
-        default=(), description="names of the accepted remedies of the experiment"
-    )
-    root_cause: str = Field(description="the root cause in one or two sentences")
-
 
 # --- run.json, one object -------------------------------------------------------------
 
@@ -135,7 +134,7 @@ class RunEvent(Record):
     type: Literal["run-event"] = "run-event"
     name: str
     node: str | None = None
-    data: dict[str, Any] = {}
+    data: dict[str, Any] = Field(default={})
 
 
 class AgentEvent(Record):
@@ -148,80 +147,7 @@ class AgentEvent(Record):
     name: str
     node_ns: int
     node_wall: str
-    data: dict[str, Any] = {}
-
-
-# --- faults.jsonl -----------------------------------------------------------------------
-
-
-class FaultPlanned(Record):
-    """A fault or noise of the plan; t_ns is when it was written, not when it starts."""
-
-    type: Literal["planned"] = "planned"
-    fault: str = Field(description="id on the node, derived from run and slot")
-    slot: str = Field(description="its place in the plan; the same in every run of it")
-    role: Role
-    node: str
-    kind: str
-    target: dict[str, Any]
-    spec: dict[str, Any]
-    group: str = Field(default="", description="id shared by the faults of a group")
-    group_type: Literal["single", "concurrent", "correlated", "metastable"] = "single"
-    start_ns: int = Field(description="planned start, from the origin")
-    duration_ns: int | None = Field(description="planned life; None lasts to the end of the run")
-    truth: GroundTruth | None = Field(default=None, description="None for noise, always")
-
-
-class FaultArmed(Record):
-    """The node's kernel said that the fault is there; t_ns is when the answer came."""
-
-    type: Literal["armed"] = "armed"
-    fault: str
-    role: Role
-    node: str
-    mechanism: str
-    start_ns: int = Field(description="planned start")
-    sent_ns: int = Field(description="when the request left; actual start, seen from here")
-    taken_over: bool = Field(default=False, description="found armed by a controller that resumed")
-
-
-class FaultBiting(Record):
-    """First evidence that somebody was hit."""
-
-    type: Literal["biting"] = "biting"
-    fault: str
-    role: Role
-    node: str
-    hits: int
-    node_ns: int | None = None
-
-
-class FaultEnded(Record):
-    """Nothing of the fault is left, for exactly one reason."""
-
-    type: Literal["ended"] = "ended"
-    fault: str
-    role: Role
-    node: str
-    reason: EndWord
-    by: str = Field(
-        default="",
-        description="plan, remedy NAME, guard NAME, stop, interrupt, end, node: who or what did it",
-    )
-    node_ns: int | None = None
-    evidence: dict[str, Any] = {}
-    error: str = ""
-
-
-class FaultDropped(Record):
-    """A fault of the plan that was never injected, and why."""
-
-    type: Literal["dropped"] = "dropped"
-    fault: str
-    role: Role
-    node: str
-    reason: DropWord
-    detail: str = ""
+    data: dict[str, Any] = Field(default={})
 
 
 # --- samples.jsonl ----------------------------------------------------------------------
@@ -252,7 +178,7 @@ class OperatorAction(Record):
     act: str = Field(description="command or call")
     service: str = Field(default="", description="what it was aimed at, if that is known")
     executed: bool = True
-    data: dict[str, Any] = {}
+    data: dict[str, Any] = Field(default={})
 
 
 class Submission(Record):
@@ -264,7 +190,7 @@ class Submission(Record):
     fault: str = Field(default="", description="only if the operator was told ids")
     accepted: bool = True
     why_not: str = ""
-    data: dict[str, Any] = {}
+    data: dict[str, Any] = Field(default={})
 
 
 # --- verdicts.jsonl ----------------------------------------------------------------------
@@ -292,7 +218,7 @@ class VerdictRecord(Record):
     deciding: tuple[SampleRef, ...] = ()
     rule: str = ""
     threshold: str = ""
-    data: dict[str, Any] = {}
+    data: dict[str, Any] = Field(default={})
 
 
 AnyRecord = Annotated[

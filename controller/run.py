@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn, Protocol
 
+from controller.clock import boottime_ns
 from controller.guards import Watch
 from controller.recorder import Recorder, RecordLost
 from controller.records import Phase, Record, SampleRecord, Verdict
@@ -21,7 +22,6 @@ from controller.run_core import Core
 from controller.run_exec import Effects
 from controller.run_results import Results
 from controller.run_state import Action, Done
-from nodeagent.clock import boottime_ns
 
 HOUSEKEEPING_NS = 500_000_000
 JUMP_NS = 1_000_000_000

@@ -9,9 +9,10 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Literal
 
+from controller.clock import boottime_ns
 from controller.run_plan import PlanItem, fault_id
 from controller.run_ports import NodePort, lease_of, look
 from controller.run_state import (
@@ -38,32 +39,46 @@ LaneName = Literal["act", "keep"]
 
 
 class Lanes:
-    """Work in order for each key, on threads that all keys share."""
+    """Actions in order for each key, on threads that all keys share."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, carry_out: Callable[[Action], Done], report: Report) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="lane")
-        self._queues: dict[tuple[str, LaneName], deque[Callable[[], None]]] = {}
+        self._carry_out = carry_out
+        self._report = report
+        self._queues: dict[tuple[str, LaneName], deque[Action]] = {}
         self._mutex = threading.Lock()
 
-    def put(self, key: tuple[str, LaneName], work: Callable[[], None]) -> None:
-        """Append work to a lane."""
+    def put(self, key: tuple[str, LaneName], action: Action) -> None:
+        """Append to a lane."""
         with self._mutex:
             queue = self._queues.get(key)
             if queue is not None:
-                queue.append(work)
+                queue.append(action)
                 return
-            self._queues[key] = deque([work])
-        self._pool.submit(self._drain, key)
+            self._queues[key] = deque()
+        self._submit(key, action)
 
-    def _drain(self, key: tuple[str, LaneName]) -> None:
-        while True:
-            with self._mutex:
-                queue = self._queues[key]
-                if not queue:
-                    del self._queues[key]
-                    return
-                work = queue.popleft()
-            work()
+    def _submit(self, key: tuple[str, LaneName], action: Action) -> None:
+        future = self._pool.submit(self._carry_out, action)
+        future.add_done_callback(lambda done: self._after(key, action, done))
+
+    def _after(self, key: tuple[str, LaneName], action: Action, future: Future[Done]) -> None:
+        if future.cancelled():
+            return
+        bug = future.exception()
+        if bug is None:
+            self._report(future.result())
+        else:
+            # A lane never dies of a bug of ours: the run then still takes back what it can.
+            error = FaultError("a bug in faultctl", repr(bug))
+            self._report(Done(action, boottime_ns(), error=error))
+        with self._mutex:
+            queue = self._queues[key]
+            if not queue:
+                del self._queues[key]
+                return
+            following = queue.popleft()
+        self._submit(key, following)
 
     def close(self) -> None:
         """Do not wait for what hangs."""
@@ -79,22 +94,14 @@ class Effects:
         self._run = run
         self._ports = ports
         self._now = now
-        self._report = report
         self._digests: dict[str, str] = {}
         self._calls: dict[str, int] = {}
-        self.lanes = Lanes(min(MAX_THREADS, 2 * len(ports) + 4))
+        self.lanes = Lanes(min(MAX_THREADS, 2 * len(ports) + 4), self.carry_out, report)
 
     def perform(self, action: Action) -> None:
         """Start an action; its result comes through `report`."""
         lane: LaneName = "keep" if isinstance(action, (Prepare, Tend)) else "act"
-        self.lanes.put((node_of(action), lane), lambda: self._report(self._safely(action)))
-
-    def _safely(self, action: Action) -> Done:
-        """A lane never dies of a bug of ours: the run then still takes back what it can."""
-        try:
-            return self.carry_out(action)
-        except Exception as exc:  # noqa: BLE001 - the edge of a thread; carried to the record
-            return Done(action, self._now(), error=FaultError("a bug in faultctl", repr(exc)))
+        self.lanes.put((node_of(action), lane), action)
 
     def carry_out(self, action: Action) -> Done:
         """Do it now, in this thread."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from controller.bundle import SUFFIX, seal_folder
+from controller.clock import boottime_ns, wall
 from controller.experiment import Experiment
 from controller.experiment_check import Loaded, load_experiment
 from controller.metastable import trigger_of, verdict_record
@@ -24,7 +25,6 @@ from controller.records import (
     SampleRecord,
     VerdictRecord,
 )
-from nodeagent.clock import boottime_ns, wall
 
 FINISHED = "finished"
 

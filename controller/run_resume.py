@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from controller.client import AgentAddress
+from controller.clock import boot_id, boottime_ns
 from controller.experiment_plan import ns
 from controller.recorder import Recorder, read_header, read_records
 from controller.records import PLAN_FILE, RunHeader
@@ -13,7 +14,6 @@ from controller.run import View
 from controller.run_finish import Outcome, experiment_of, finish, is_over
 from controller.run_plan import RunPlan
 from controller.run_start import Stage, open_ports
-from nodeagent.clock import boot_id, boottime_ns
 from nodeagent.model.errors import Refused
 
 

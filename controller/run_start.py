@@ -13,6 +13,7 @@ from pathlib import Path
 
 import nodeagent
 from controller.client import AgentAddress, AgentClient
+from controller.clock import boot_id, boottime_ns, wall
 from controller.experiment import Experiment
 from controller.experiment_check import Loaded, addresses
 from controller.experiment_parts import parse_part
@@ -37,7 +38,6 @@ from controller.run_preflight import Preview, describe_nodes, preview, refuse
 from controller.run_recover import restore
 from controller.run_signals import interrupts
 from controller.run_state import Action, Settings
-from nodeagent.clock import boot_id, boottime_ns, wall
 from nodeagent.model.errors import InvalidSpec
 
 LEAD_NS = 3_000_000_000

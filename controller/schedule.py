@@ -6,12 +6,11 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from importlib.resources import files
-from typing import Any
 
 import yaml
 from pydantic import ValidationError
 
-from controller.schedule_core import Drawn, Place, Recipe, draw
+from controller.schedule_core import Change, Draw, Drawn, Place, Recipe, draw
 from controller.schedule_model import (
     MAX_FAULTS,
     SCHEDULE_FORMAT,
@@ -92,22 +91,7 @@ def generate(
         raise InvalidSpec(f"{seed} is not a seed", "a seed is a whole number from 0 to 2^63 - 1")
     preset = preset_named(preset_name)
     used = profile or profile_named(preset.profile)
-    arrivals = used.arrivals if profile else preset.arrivals or used.arrivals
-    lives = used.lives if profile else preset.lives or used.lives
-    limits = limits or preset.limits
-    pool = tuple(sorted(places, key=lambda p: p.service)) if places is not None else preset.pool()
-    takes_all = any(place.kinds is None for place in pool)
-    takes = frozenset[str]().union(*(place.kinds or () for place in pool))
-    left_out = tuple(sorted(kind for kind in used.mix if not takes_all and kind not in takes))
-    recipe = Recipe(
-        arrivals.made(),
-        lives.made(),
-        used.made_mix(left_out),
-        limits.made(),
-        pool,
-        milliseconds(preset.window),
-        preset.count,
-    )
+    recipe, left_out = _recipe(preset, profile, used, limits or preset.limits, places)
     _possible(recipe)
     try:
         drawn = draw(recipe, seed)
@@ -123,25 +107,45 @@ def generate(
         origin=used.origin,
         left_out=left_out,
         window_ms=recipe.window,
-        limits=limits,
+        limits=limits or preset.limits,
         faults=tuple(_scheduled(item, used) for item in drawn.faults),
-        changes=tuple(
-            ScheduleChange.model_validate(
-                {
-                    "slot": c.slot,
-                    "action": c.action,
-                    "rule": c.rule,
-                    "arrival_ms": c.arrival,
-                    "by_ms": c.by,
-                    "kind": c.kind,
-                }
-            )
-            for c in drawn.changes
-        ),
+        changes=tuple(_changed(change) for change in drawn.changes),
     )
 
 
-def _scheduled(item: Any, profile: Profile) -> ScheduledFault:
+def _recipe(
+    preset: Preset,
+    given: Profile | None,
+    used: Profile,
+    limits: Limits,
+    places: Iterable[Place] | None,
+) -> tuple[Recipe, tuple[str, ...]]:
+    """What is drawn from, and the kinds of the mix that no place takes."""
+    arrivals = used.arrivals if given else preset.arrivals or used.arrivals
+    lives = used.lives if given else preset.lives or used.lives
+    pool = tuple(sorted(places, key=lambda p: p.service)) if places is not None else preset.pool()
+    takes_all = any(place.kinds is None for place in pool)
+    takes = frozenset[str]().union(*(place.kinds or () for place in pool))
+    left_out = tuple(sorted(kind for kind in used.mix if not takes_all and kind not in takes))
+    recipe = Recipe(
+        arrivals.made(),
+        lives.made(),
+        used.made_mix(left_out),
+        limits.made(),
+        pool,
+        milliseconds(preset.window),
+        preset.count,
+    )
+    return recipe, left_out
+
+
+def _changed(change: Change) -> ScheduleChange:
+    data = {"slot": change.slot, "action": change.action, "rule": change.rule, "kind": change.kind}
+    times = {"arrival_ms": change.arrival, "by_ms": change.by}
+    return ScheduleChange.model_validate({**data, **times})
+
+
+def _scheduled(item: Draw, profile: Profile) -> ScheduledFault:
     return ScheduledFault(
         slot=item.slot,
         arrival_ms=item.arrival,

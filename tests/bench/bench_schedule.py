@@ -29,6 +29,7 @@ from run_sim import SimNode, item, plan_of  # noqa: E402
 from sim_server import boottime, serve  # noqa: E402
 
 from controller.client import AgentAddress  # noqa: E402
+from controller.clock import wall  # noqa: E402
 from controller.guards import Watch  # noqa: E402
 from controller.recorder import Recorder, read_records  # noqa: E402
 from controller.records import FaultArmed, FaultEnded, RunHeader  # noqa: E402
@@ -38,7 +39,6 @@ from controller.run_exec import Effects  # noqa: E402
 from controller.run_ports import AgentPort  # noqa: E402
 from controller.run_state import Settings  # noqa: E402
 from controller.schedule_draw import Stream  # noqa: E402
-from nodeagent.clock import wall  # noqa: E402
 
 S = 1_000_000_000
 LEAD_S = 6

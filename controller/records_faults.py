@@ -1,0 +1,79 @@
+"""faults.jsonl: what was planned, what became of it; pure."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from controller.records_base import DropWord, EndWord, GroundTruth, Record, Role
+
+
+class FaultPlanned(Record):
+    """A fault or noise of the plan; t_ns is when it was written, not when it starts."""
+
+    type: Literal["planned"] = "planned"
+    fault: str = Field(description="id on the node, derived from run and slot")
+    slot: str = Field(description="its place in the plan; the same in every run of it")
+    role: Role
+    node: str
+    kind: str
+    target: dict[str, Any]
+    spec: dict[str, Any]
+    group: str = Field(default="", description="id shared by the faults of a group")
+    group_type: Literal["single", "concurrent", "correlated", "metastable"] = "single"
+    start_ns: int = Field(description="planned start, from the origin")
+    duration_ns: int | None = Field(description="planned life; None lasts to the end of the run")
+    truth: GroundTruth | None = Field(default=None, description="None for noise, always")
+
+
+class FaultArmed(Record):
+    """The node's kernel said that the fault is there; t_ns is when the answer came."""
+
+    type: Literal["armed"] = "armed"
+    fault: str
+    role: Role
+    node: str
+    mechanism: str
+    start_ns: int = Field(description="planned start")
+    sent_ns: int = Field(description="when the request left; actual start, seen from here")
+    taken_over: bool = Field(default=False, description="found armed by a controller that resumed")
+
+
+class FaultBiting(Record):
+    """First evidence that somebody was hit."""
+
+    type: Literal["biting"] = "biting"
+    fault: str
+    role: Role
+    node: str
+    hits: int
+    node_ns: int | None = None
+
+
+class FaultEnded(Record):
+    """Nothing of the fault is left, for exactly one reason."""
+
+    type: Literal["ended"] = "ended"
+    fault: str
+    role: Role
+    node: str
+    reason: EndWord
+    by: str = Field(
+        default="",
+        description="plan, remedy NAME, guard NAME, stop, interrupt, end, node: who or what did it",
+    )
+    node_ns: int | None = None
+    evidence: dict[str, Any] = Field(default={})
+    error: str = ""
+
+
+class FaultDropped(Record):
+    """A fault of the plan that was never injected, and why."""
+
+    type: Literal["dropped"] = "dropped"
+    fault: str
+    role: Role
+    node: str
+    reason: DropWord
+    detail: str = ""
