@@ -183,7 +183,6 @@ class Executor:
         for row in self._journal.steps(plan.id):
             backend = self._node.backends.of(row.step)
             peers = self._reverter.peers(row)
-            crashpoint(f"apply:{row.index}:before")
             outcome = backend.apply(plan.id, row.step, row.prior, peers)
             crashpoint(f"apply:{row.index}:after")
             status = backend.status(row.step, row.prior, peers)

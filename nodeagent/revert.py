@@ -140,7 +140,6 @@ class Reverter:
         if status is Status.OURS:
             self._mark_step(row, StepState.REVERTING)
             backend = self._backends.of(form)
-            crashpoint(f"undo:{row.index}:before")
             backend.undo(fault.id, form, row.prior, self.peers(row))
             crashpoint(f"undo:{row.index}:after")
             after, _ = self.status(fault, row)
