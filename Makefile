@@ -39,7 +39,7 @@ demo: setup
 test: setup lint test-unit test-vm
 
 test-unit: $(STAMP)
-	$(PYTEST) -q tests/unit
+	$(PYTEST) -q -n 4 tests/unit
 
 test-vm: setup
 	FAULTCTL_VM_FLAVOURS=debian-12,debian-13 $(PYTEST) -q -n 2 --dist loadgroup tests/vm

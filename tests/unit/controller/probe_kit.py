@@ -203,7 +203,7 @@ class LocalNode:
     """The node agent's own code for probes, without the wire."""
 
     def probe(self, probe: dict[str, Any], timeout: float) -> Iterator[Any]:
-        for sample in run_probe(json.dumps(probe), lambda: True):
+        for sample in run_probe(json.dumps(probe), threading.Event()):
             yield SimpleNamespace(
                 verdict=sample.verdict,
                 reason=sample.reason,
