@@ -165,6 +165,11 @@ struct fc_root_key {
 	__u32 unused;
 };
 
+/* What a function that the verifier checks by itself gets of the caller. */
+struct fc_caller {
+	__u64 regs; /* only to be read with bpf_probe_read_kernel; 0: not there any more */
+};
+
 /* ---- maps ---- */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -404,7 +409,7 @@ static __always_inline void fc_note_one(const struct fc_hit_key *key, bool hit, 
 }
 
 /* 1: this slot's fault happens to this call. Looked at once by the verifier. */
-__noinline int fc_decide(__u64 slot_no, __u64 call, __u64 regs)
+__noinline int fc_decide(__u64 slot_no, __u64 call, struct fc_caller *caller)
 {
 	__u32 number = slot_no & (FC_MAX_SLOTS - 1);
 	struct fc_call_slot *slot = bpf_map_lookup_elem(&fc_call_slots, &number);
@@ -413,7 +418,7 @@ __noinline int fc_decide(__u64 slot_no, __u64 call, __u64 regs)
 	__u64 now;
 	bool hit;
 
-	if (!slot || !stats || !fc_passes(slot, number, regs))
+	if (!slot || !stats || !caller || !fc_passes(slot, number, caller->regs))
 		return 0;
 	if (fc_is_spared(slot)) {
 		__sync_fetch_and_add(&stats->spared, 1);
@@ -436,12 +441,14 @@ __noinline int fc_decide(__u64 slot_no, __u64 call, __u64 regs)
 }
 
 /* The slot that fails this call, or -1. Where several would, the lowest does. */
-__noinline int fc_choose(__u64 slots, __u64 call, __u64 regs)
+__noinline int fc_choose(__u64 slots, __u64 call, struct fc_caller *caller)
 {
+	if (!caller)
+		return -1;
 	for (__u64 slot = 0; slot < FC_MAX_SLOTS; slot++) {
 		if (!(slots >> slot))
 			break;
-		if (slots >> slot & 1 && fc_decide(slot, call, regs))
+		if (slots >> slot & 1 && fc_decide(slot, call, caller))
 			return slot;
 	}
 	return -1;
@@ -453,6 +460,7 @@ static __always_inline bool fc_fails(__u32 point, __u64 regs, __s64 *value)
 	__u32 zero = 0, number;
 	__u64 *armed = bpf_map_lookup_elem(&fc_points, &point), slots;
 	struct fc_control *control = bpf_map_lookup_elem(&fc_control, &zero);
+	struct fc_caller caller = { .regs = regs };
 	struct fc_call_slot *slot;
 	int chosen;
 
@@ -461,7 +469,7 @@ static __always_inline bool fc_fails(__u32 point, __u64 regs, __s64 *value)
 	slots = *armed & fc_scope(control);
 	if (!slots)
 		return false;
-	chosen = fc_choose(slots, point & (FC_MAX_CALLS - 1), regs);
+	chosen = fc_choose(slots, point & (FC_MAX_CALLS - 1), &caller);
 	if (chosen < 0)
 		return false;
 	number = chosen;

@@ -9,8 +9,9 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 static __always_inline void count_lost(__u64 slots)
 {
-	for (__u32 slot = 0; slot < FC_MAX_SLOTS; slot++) {
-		struct fc_call_stats *stats = bpf_map_lookup_elem(&fc_call_stats, &slot);
+	for (__u64 slot = 0; slot < FC_MAX_SLOTS; slot++) {
+		__u32 number = slot;
+		struct fc_call_stats *stats = bpf_map_lookup_elem(&fc_call_stats, &number);
 
 		if (stats && slots >> slot & 1)
 			__sync_fetch_and_add(&stats->lost, 1);
