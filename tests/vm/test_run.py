@@ -145,7 +145,9 @@ def test_killed_twice_and_cut_once_every_fault_ends_once(
     records = list(read_records(folder, "faults.jsonl"))
     ends = [r for r in records if isinstance(r, (FaultEnded, FaultDropped))]
     assert len(ends) == len({r.fault for r in ends}) == FAULTS
-    assert {r.reason for r in ends} <= {"reverted", "expired", "late", "expired-before-start"}
+    # While the controller was dead or the link was cut, starts were missed.
+    missed = {"late", "expired-before-start", "unreachable"}
+    assert {r.reason for r in ends} <= {"reverted", "expired"} | missed
     reverted = sum(r.reason == "reverted" for r in ends)
     assert reverted >= FAULTS // 2
     data = json.loads(out)

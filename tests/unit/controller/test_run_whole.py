@@ -106,13 +106,16 @@ def test_run_from_start_to_sealed_bundle(nodes: Any, tmp_path: Path) -> None:
         for r in read_records(folder, "faults.jsonl")
         if isinstance(r, FaultArmed)
     ]
-    assert all(0 <= e < 500_000_000 for e in errors)
+    assert len(errors) == 2
+    assert all(0 <= e < 2_000_000_000 for e in errors)
     assert folder.stat().st_mode & 0o077 == 0
 
 
 def test_ctrl_c_twice_reverts_everything(nodes: Any, tmp_path: Path) -> None:
     """CASES 16: an interrupt during the way back drops nothing."""
-    file = written(tmp_path, experiment(nodes, {"x": (0.2, 7, "a"), "y": (0.2, 7, "b")}))
+    file = written(
+        tmp_path, experiment(nodes, {"x": (0.2, 60, "a"), "y": (0.2, 60, "b")}, duration="2m")
+    )
     folder = tmp_path / "run"
     run = faultctl("run", file, "--folder", str(folder), cwd=tmp_path)
     wait_for(lambda: nodes["a"].node.armings and nodes["b"].node.armings)
@@ -160,7 +163,8 @@ def test_controller_killed_twice_and_a_link_cut_once(nodes: Any, tmp_path: Path)
 def test_second_controller_is_refused_and_stop_works_from_another_terminal(
     nodes: Any, tmp_path: Path
 ) -> None:
-    file = written(tmp_path, experiment(nodes, {"x": (0.2, 7, "a"), "y": (6, 1, "b")}))
+    data = experiment(nodes, {"x": (0.2, 110, "a"), "y": (110, 5, "b")}, duration="2m")
+    file = written(tmp_path, data)
     folder = tmp_path / "run"
     run = faultctl("run", file, "--folder", str(folder), cwd=tmp_path)
     wait_for(lambda: nodes["a"].node.armings)
@@ -173,7 +177,7 @@ def test_second_controller_is_refused_and_stop_works_from_another_terminal(
         answers.append(told.communicate(timeout=30)[0].split(": ")[1].split(",")[0].strip())
     assert answers == ["ok", "already", "ok", "ok"]
     run.communicate(timeout=30)
-    assert run.returncode == 3 or run.returncode == 0
+    assert run.returncode == 0
     ends = ended_once(folder, 2)
     assert sorted(r.reason for r in ends) == ["reverted", "stopped"]
     told = faultctl("stop", str(folder), cwd=tmp_path)
@@ -181,7 +185,7 @@ def test_second_controller_is_refused_and_stop_works_from_another_terminal(
 
 
 def test_stop_ends_a_run_whose_controller_died(nodes: Any, tmp_path: Path) -> None:
-    data = experiment(nodes, {"x": (0.2, 7, "a")}, lease="60s")
+    data = experiment(nodes, {"x": (0.2, 110, "a")}, lease="60s", duration="2m")
     folder = tmp_path / "run"
     run = faultctl("run", written(tmp_path, data), "--folder", str(folder), cwd=tmp_path)
     wait_for(lambda: nodes["a"].node.armings)
