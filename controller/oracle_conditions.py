@@ -139,5 +139,14 @@ def _one_agent(scene: Scene, node: str) -> Finding:
 def _gone(scene: Scene) -> Finding:
     stories = scene.history.injected() if scene.fault is None else [scene.fault]
     series = scene.history.series.get(scene.exposure or "")
-    parts = [gone(s, series, scene.start_ns, scene.end_ns) for s in stories]
+    parts = []
+    for story in stories:
+        parts.append(gone(story, series, scene.start_ns, scene.end_ns))
+        ended = story.ended_ns
+        if (
+            scene.exposure
+            and parts[-1].verdict == "pass"
+            and (ended is None or ended >= scene.end_ns)
+        ):
+            parts.append(measures.level(Level(probe=scene.exposure), scene))
     return logic.join(logic.all_of([p.verdict for p in parts]), parts)

@@ -78,6 +78,20 @@ def test_routed_around_while_armed_passes() -> None:
     assert verdict(h).repaired_ns == 110 * S
 
 
+def test_exposure_must_be_measured_through_the_window() -> None:
+    base = [*STEADY, *healthy(), submission("mitigation", 120)]
+    for hits, expected in (
+        (samples("hits", 100, 122), "unknown"),
+        (samples("hits", 100, 170), "unknown"),
+        ([*samples("hits", 100, 140), *samples("hits", 150, 300)], "unknown"),
+        ([*samples("hits", 100, 300), sample("hits", 150.5, "unknown")], "unknown"),
+        ([*samples("hits", 100, 300), sample("hits", 150.5, "fail")], "fail"),
+        ([], "fail"),
+        (samples("hits", 100, 300), "pass"),
+    ):
+        assert verdict(history(base, hits)).verdict == expected, len(hits)
+
+
 def test_doing_nothing_fails() -> None:
     h = history(STEADY, samples("orders", 100, 700, "fail"), pg(100, 700), clocks(400, 700))
     found = verdict(h)
