@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
@@ -185,9 +186,20 @@ def doctor(ctx: click.Context, purge: bool, output: str) -> None:
 
 
 @click.command()
+@click.option(
+    "--targets",
+    type=click.Path(path_type=Path),
+    metavar="EXPERIMENT",
+    help="list instead every pair of kind and target of this file that could be injected now",
+)
 @output_option
-def faults(output: str) -> None:
+def faults(output: str, targets: Path | None) -> None:
     """List the fault kinds, and what the node has for each."""
+    if targets is not None:
+        from controller.cli.schedule import show_targets
+
+        show_targets(targets, (), output)
+        return
     support: dict[str, dict[str, str]] = {}
     with client() as agent:
         try:

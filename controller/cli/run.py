@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from controller.run_plan import RunPlan
 from controller.run_preflight import Preview
 from controller.run_resume import take_over
 from controller.run_start import Options, check_nodes, new_run_id, open_ports, play_new
+from controller.run_when import parse_at, wait_until
 from nodeagent.model.errors import InvalidSpec, Refused
 
 RUNS = Path("runs")
@@ -92,6 +94,8 @@ folder_option = click.option(
 @noise_option
 @node_option
 @folder_option
+@click.option("--at", metavar="TIME", help="start then: 2026-12-01T00:00:00+01:00")
+@click.option("--zone", metavar="NAME", help="of --at, if it has no offset: Europe/Berlin")
 @click.option("--repeat", type=click.IntRange(1, 1000), default=1, show_default=True)
 @click.option("--allow-refused", is_flag=True, help="start though nodes would refuse some faults")
 @click.option("--take-over", "resume", type=click.Path(path_type=Path), metavar="FOLDER")
@@ -117,6 +121,9 @@ def run(file: Path | None, resume: Path | None, **values: Any) -> None:
     if values["plan_only"]:
         show_plan(loaded.experiment, plan, values["output"], offline=values["offline"])
         return
+    if values["at"] is not None:
+        moment_at = parse_at(values["at"], values["zone"], datetime.now(UTC))
+        wait_until(moment_at, lambda line: render.err().print(line, markup=False))
     ctx.exit(play(loaded, plan, noise, values))
 
 

@@ -214,6 +214,11 @@ def fit_command(incidents: Path, out: Path | None) -> None:
 @click.option("-o", "--output", type=click.Choice(render.FORMATS), default="table")
 def targets_command(file: Path, nodes: tuple[str, ...], output: str) -> None:
     """List every pair of kind and target that could be injected now, and why others cannot."""
+    show_targets(file, nodes, output)
+
+
+def show_targets(file: Path, nodes: tuple[str, ...], output: str) -> None:
+    """The same for `faultctl faults --targets`."""
     loaded = read_experiment(file, nodes, for_schedule=True)
     with open_ports(loaded.experiment, address()) as ports:
         found = viable_targets(loaded.experiment, ports)
