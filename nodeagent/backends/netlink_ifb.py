@@ -97,7 +97,8 @@ class IfbBackend:
             link.request(net_link.set_alias(device.index, alias(step)))
             crashpoint("net:ifb-alias")
         link.batch([net_link.silence_ipv6(device.index)])  # refused where there is no IPv6
-        if root_qdisc(link, device.index).handle != net_tc.OUR_HANDLE:
+        root = root_qdisc(link, device.index)
+        if root is None or root.handle != net_tc.OUR_HANDLE:
             options = qdisc_options(step.qdisc)
             link.request(
                 net_tc.add_qdisc(
@@ -121,7 +122,8 @@ class IfbBackend:
             device = None if link is None else ours(links_of(link), step)
             if link is None or device is None:
                 return {}
-            return {"qdisc": root_qdisc(link, device.index).counters()}
+            root = root_qdisc(link, device.index)
+            return {} if root is None else {"qdisc": root.counters()}
 
 
 def delete(link: Netlink, index: int) -> None:
@@ -138,17 +140,19 @@ def gone(netns: NetnsRef) -> Refused:
     return Refused(f"the net namespace {netns.path} is gone", "its last process ended", "plan anew")
 
 
-def root_qdisc(link: Netlink, ifindex: int) -> net_tc.TcObject:
-    """The root qdisc of an interface. Raises BackendError."""
+def root_qdisc(link: Netlink, ifindex: int) -> net_tc.TcObject | None:
+    """The root qdisc of an interface; one that never was up has none."""
     for found in link.dump(net_tc.dump_qdiscs(), net_tc.parse):
         if found.ifindex == ifindex and found.parent == net_tc.ROOT:
             return found
-    raise BackendError(f"interface {ifindex} has no root qdisc", "the kernel does not show it")
+    return None
 
 
 def read_back(link: Netlink, ifindex: int, step: IfbShaper) -> None:
     """Compare every parameter with what was asked. Raises BackendError."""
     shown = root_qdisc(link, ifindex)
+    if shown is None:
+        raise BackendError(f"{step.name} has no root qdisc", "the kernel does not show it")
     wrong = differences(step.qdisc, shown.kind, shown.options)
     if wrong:
         raise BackendError(f"the kernel did not take {step.qdisc.qdisc} as asked", "; ".join(wrong))

@@ -259,9 +259,10 @@ def counters(measured: Sequence[Measured]) -> dict[str, int]:
     """Sums of what the steps counted, by name."""
     found: dict[str, int] = {}
     for item in measured:
-        for group, numbers in item.data.items():
-            for name, value in numbers.items():
-                if name in ("packets", "bytes", "drops", "queued"):
+        for group in ("matched", "excluded", "dropped", "qdisc"):
+            numbers = item.data.get(group, {})
+            for name in ("packets", "bytes", "drops", "queued"):
+                if name in numbers:
                     key = f"{group}_{name}"
-                    found[key] = found.get(key, 0) + value
+                    found[key] = found.get(key, 0) + numbers[name]
     return found

@@ -216,7 +216,7 @@ def _parse_remotes(value: object) -> tuple[Flow, ...]:
 Remotes = Annotated[
     tuple[Flow, ...],
     BeforeValidator(_parse_remotes),
-    PlainSerializer(lambda flows: ",".join(f.text() for f in flows), return_type=str),
+    PlainSerializer(lambda flows: ",".join(f.text() for f in flows) if flows else []),
     WithJsonSchema(
         {"type": "string", "format": "networks", "examples": ["10.0.0.0/8:5432/tcp,*:53/udp"]}
     ),
@@ -239,7 +239,7 @@ def _parse_port_list(value: object) -> tuple[PortRange, ...]:
 Ports = Annotated[
     tuple[PortRange, ...],
     BeforeValidator(_parse_port_list),
-    PlainSerializer(lambda ports: ",".join(map(format_ports, ports)), return_type=str),
+    PlainSerializer(lambda ports: ",".join(map(format_ports, ports)) if ports else []),
     WithJsonSchema({"type": "string", "format": "ports", "examples": ["80,443,8000-8010"]}),
     Field(json_schema_extra={"metavar": "PORTS"}),
 ]
