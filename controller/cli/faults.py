@@ -129,10 +129,13 @@ def revert(fault_ids: tuple[str, ...], everything: bool, output: str) -> None:
             try:
                 reply = agent.revert(fault_id)
                 word = reply.fault.end_reason + (" before" if reply.already_ended else "")
-                results.append({"id": fault_id, "result": word, "error": None})
+                follows = _what_follows(json.loads(reply.fault.plan_json))
+                results.append({"id": fault_id, "result": word, "error": None, "follows": follows})
             except FaultError as exc:
                 failed.append(exc)
-                results.append({"id": fault_id, "result": "error", "error": str(exc)})
+                results.append(
+                    {"id": fault_id, "result": "error", "error": str(exc), "follows": []}
+                )
     if output != "table":
         render.data(results, output)
     else:
@@ -141,8 +144,17 @@ def revert(fault_ids: tuple[str, ...], everything: bool, output: str) -> None:
             [(r["id"], r["result"], r["error"] or "") for r in results],
             "there was nothing to revert",
         )
+        for item in results:
+            for line in item["follows"]:
+                render.out().print(f"{item['id']}: {line}", markup=False)
     if failed:
         raise failed[0]
+
+
+def _what_follows(plan: dict[str, Any]) -> list[str]:
+    """What a fault that loses data leaves behind, said again when it is taken back."""
+    lines: list[str] = plan["collateral"] if "data-loss" in plan["guards"] else []
+    return lines
 
 
 @click.command()

@@ -30,6 +30,7 @@ def backends(runtime: Runtime) -> dict[type[StepBase], Any]:
 
 PATIENCE_S = 1.0
 DIFFERS_TRIES = 8
+DELAY_TRIES = 3
 JIFFY_MS = 10
 """The longest tick of a kernel (CONFIG_HZ=100): a timer may be early by one."""
 
@@ -111,7 +112,7 @@ class ReadCheckBackend(_Look):
         offset, length = step.sector * 512, step.sectors * 512
         with private_node(DevNum(step.major, step.minor)) as node:
             if step.at_least_ms:
-                return self._late(step, timed_read(node, offset, length, step.at_least_ms))
+                return self._late(step, self._slowest(step, node))
             if step.byte is not None:
                 return self._byte(step, *direct_bytes(node, offset, length))
             if step.differs:
@@ -125,6 +126,18 @@ class ReadCheckBackend(_Look):
                 f"a direct read ended with {ended}",
             )
         return {"errno": errno.errorcode.get(code, "") if code else ""}
+
+    @staticmethod
+    def _slowest(step: ReadCheck, node: Path) -> float:
+        """Of a few reads: dm-delay counts ticks, and where ticks were late it is early once."""
+        took = 0.0
+        for _ in range(DELAY_TRIES):
+            took = max(
+                took, timed_read(node, step.sector * 512, step.sectors * 512, step.at_least_ms)
+            )
+            if took + JIFFY_MS >= step.at_least_ms:
+                break
+        return took
 
     @staticmethod
     def _late(step: ReadCheck, took_ms: float) -> Outcome:
