@@ -11,6 +11,7 @@ from nodeagent.model.errors import InvalidSpec
 
 PARTS: dict[str, str] = {
     "probes": "controller.probes.spec:parse_probe",
+    "load": "controller.load.spec:parse_load",
     "oracles": "controller.oracle_spec:parse_oracle",
 }
 """Key of the experiment -> parser of one of its entries: decoded data to a model; raises

@@ -12,6 +12,7 @@ from controller.clock import boottime_ns, wall
 from controller.experiment import Experiment
 from controller.experiment_check import Loaded, load_experiment
 from controller.metastable import trigger_of, verdict_record
+from controller.oracle_finish import judged
 from controller.recorder import Recorder, read_header, read_records
 from controller.records import (
     EXPERIMENT_FILE,
@@ -91,6 +92,7 @@ def finish(folder: Path, stopped: str) -> Outcome:
     with Recorder.resume(folder) as recorder:
         now = boottime_ns() - header.origin_boottime_ns
         outcome.verdicts = _metastable(folder, experiment_of(folder).experiment, faults, now)
+        outcome.verdicts += judged(folder, now, wall())
         for verdict in outcome.verdicts:
             recorder.write(verdict)
         recorder.write(RunEvent(t_ns=now, wall=wall(), name=FINISHED, data={"why": stopped}))

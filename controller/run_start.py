@@ -19,6 +19,7 @@ from controller.experiment_check import Loaded, addresses
 from controller.experiment_parts import parse_part
 from controller.experiment_plan import ns
 from controller.guards import Watch
+from controller.load.sampler import LoadSampler
 from controller.probes.measure import Surroundings
 from controller.probes.sampler import RunClock
 from controller.probes.sampler import Sampler as ProbeSampler
@@ -28,7 +29,7 @@ from controller.records import (
     Record,
     RunHeader,
 )
-from controller.run import Runner, View, Wanted
+from controller.run import Runner, Sampler, View, Wanted
 from controller.run_core import Core
 from controller.run_exec import Effects
 from controller.run_finish import Outcome, finish
@@ -187,13 +188,19 @@ class Stage:
         finally:
             effects.close()
 
-    def _samplers(self) -> list[ProbeSampler]:
-        if not self.experiment.probes:
-            return []
-        specs = {name: parse_part("probes", data) for name, data in self.experiment.probes.items()}
+    def _samplers(self) -> list[Sampler]:
+        """The probes, and the loads, whose windows are samples too."""
+        experiment, report = self.experiment, self.runner.report
+        probes = {name: parse_part("probes", data) for name, data in experiment.probes.items()}
+        loads = {name: parse_part("load", data) for name, data in experiment.load.items()}
         clock = RunClock(lambda: (self.runner.now(), wall()))
-        around = Surroundings(agents=self._client)
-        return [ProbeSampler(specs, self.runner.report, clock, around)]
+        found: list[Sampler] = []
+        if probes:
+            around = Surroundings(agents=self._client)
+            found.append(ProbeSampler(probes, report, clock, around))
+        if loads:
+            found.append(LoadSampler(loads, report, clock))
+        return found
 
     def _client(self, node: str) -> AgentClient:
         if node not in self._ports:

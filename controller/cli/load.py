@@ -10,11 +10,11 @@ import yaml
 from pydantic import ValidationError
 
 from controller import render
+from controller.clock import wall
 from controller.load.driver import LoadDriver, LoadResult
 from controller.load.spec import LoadSpec, parse_load
 from controller.probes.sampler import RunClock
 from controller.records import SampleRecord
-from nodeagent.clock import wall
 from nodeagent.model.errors import InvalidSpec
 from nodeagent.model.planner import explain
 
