@@ -92,11 +92,13 @@ class SimFaultd(pb_grpc.FaultdServicer):
             )
 
 
-def serve(folder: Path, names: str, threads: int = 8) -> dict[str, SimpleNamespace]:
+def serve(
+    folder: Path, names: str, threads: int = 8, nodes: dict[str, SimNode] | None = None
+) -> dict[str, SimpleNamespace]:
     """name -> (node, url, server)."""
     found: dict[str, SimpleNamespace] = {}
     for name in names:
-        node = SimNode(boottime)
+        node = (nodes or {}).get(name) or SimNode(boottime)
         server = grpc.server(ThreadPoolExecutor(threads))
         pb_grpc.add_FaultdServicer_to_server(SimFaultd(node), server)  # type: ignore[no-untyped-call]
         path = folder / f"{name}.sock"
