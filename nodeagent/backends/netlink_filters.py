@@ -8,11 +8,11 @@ are there, and every action carries the fault's mark as its cookie.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from nodeagent.backends import Outcome, Peer, Prior, Residue, Runtime
 from nodeagent.backends.netlink_ifb import gone, links_of
+from nodeagent.backends.netlink_shown import Shown, show, total
 from nodeagent.crashpoint import crashpoint
 from nodeagent.encode import net_attrs as n
 from nodeagent.encode import net_filter as nf
@@ -32,41 +32,6 @@ _NOT_THERE = (2, 22)  # ENOENT, EINVAL: no such filter, no clsact any more
 def backends(runtime: Runtime) -> dict[type[StepBase], Any]:
     """The backends of this module."""
     return {TcFilters: FilterBackend()}
-
-
-@dataclass(frozen=True)
-class Shown:
-    """What an interface has: its clsact or ingress qdisc, and the filters of both hooks."""
-
-    qdisc: tc.TcObject | None
-    filters: dict[str, list[tc.TcObject]]
-
-    def with_mark(self, hook: str, mark: bytes) -> list[tc.TcObject]:
-        return [f for f in self.filters[hook] if nf.owner(f) == mark]
-
-    @property
-    def empty(self) -> bool:
-        return not any(self.filters.values())
-
-
-def show(link: Netlink, ifindex: int) -> Shown | None:
-    """None where there is no such interface (any more)."""
-    if not any(found.index == ifindex for found in links_of(link)):
-        return None
-    here = [
-        q
-        for q in link.dump(tc.dump_qdiscs(), tc.parse)
-        if q.ifindex == ifindex and q.parent == tc.CLSACT
-    ]
-    hooks = tc.HOOKS if here and here[0].kind == "clsact" else ("ingress",) if here else ()
-    found = {hook: filters_of(link, ifindex, hook) for hook in hooks}
-    return Shown(here[0] if here else None, {"ingress": [], "egress": []} | found)
-
-
-def filters_of(link: Netlink, ifindex: int, hook: str) -> list[tc.TcObject]:
-    """Filters of a hook, without the headers of their priorities."""
-    found = link.dump(tc.dump_filters(ifindex, tc.HOOKS[hook]), tc.parse)
-    return [f for f in found if f.options]
 
 
 class FilterBackend:
@@ -145,16 +110,6 @@ class FilterBackend:
         }
 
 
-def total(filters: Sequence[tc.TcObject]) -> dict[str, int]:
-    """Sums over the actions of some filters."""
-    found = {"packets": 0, "bytes": 0}
-    for one in filters:
-        for action in nf.actions(one):
-            for name in found:
-                found[name] += action.counters.get(name, 0)
-    return found
-
-
 # --- before -----------------------------------------------------------------------
 
 
@@ -180,15 +135,15 @@ def free_prio(shown: Shown, step: TcFilters) -> int:
     """The first of two priorities before every filter that is not ours. Raises Refused."""
     taken = {f.prio for f in shown.filters[step.hook]}
     foreign = [f for f in shown.filters[step.hook] if not nf.owner(f)]
-    end = min((f.prio for f in foreign), default=1 << 15)
-    free = [p for p in range(1, end - 1) if not {p, p + 1} & taken]
-    if not free:
-        first = min(foreign, key=lambda f: f.prio)
-        raise Refused(
-            f"{step.ifname} has no room for filters on {step.hook}",
-            f"the filter {first.kind} of priority {first.prio} comes first and would hide them",
-        )
-    return next((p for p in free if p >= FIRST_PRIO), free[-1])
+    end: int = min((f.prio for f in foreign), default=1 << 15)
+    for prio in (*range(FIRST_PRIO, end - 1), *range(min(FIRST_PRIO, end - 1) - 1, 0, -1)):
+        if not {prio, prio + 1} & taken:
+            return prio
+    first = min(foreign, key=lambda f: f.prio)
+    raise Refused(
+        f"{step.ifname} has no room for filters on {step.hook}",
+        f"the filter {first.kind} of priority {first.prio} comes first and would hide them",
+    )
 
 
 # --- making -----------------------------------------------------------------------
