@@ -207,6 +207,18 @@ def chosen(names: Iterable[str] | None) -> dict[str, NoiseKind]:
     return {name: known[name] for name in names}
 
 
+def measured_windows(plan: RunPlan, experiment: Experiment) -> tuple[Span, ...]:
+    """Where an oracle measures, as far as the plan tells: the hold windows of metastable
+    groups. Windows that begin with an operator's word are not known ahead."""
+    found: list[Span] = []
+    for name, group in experiment.groups.items():
+        if group.overload is not None:
+            end = max((item.end_ns for item in plan.items if item.group == name), default=0)
+            last = end + ns(group.overload.grace) + ns(group.overload.hold)
+            found.append((end, last + MARGIN_NS))
+    return tuple(found)
+
+
 def with_noise(
     plan: RunPlan, experiment: Experiment, oracle_windows: Sequence[Span] = ()
 ) -> RunPlan:
@@ -220,7 +232,9 @@ def with_noise(
         for name, target in experiment.targets.items()
         if entry.targets is None or name in entry.targets
     }
-    windows = () if entry.in_oracle_windows else tuple(oracle_windows)
+    windows: tuple[Span, ...] = ()
+    if not entry.in_oracle_windows:
+        windows = (*oracle_windows, *measured_windows(plan, experiment))
     noise = NoiseSource(
         NoiseProfile(entry.profile, entry.anchor),
         plan.seed,

@@ -20,6 +20,7 @@ from controller.noise import (
     Surroundings,
     catalogue,
     chosen,
+    measured_windows,
     with_noise,
 )
 from controller.run_plan import RunPlan
@@ -144,3 +145,24 @@ def test_catalogue_specs_are_valid_for_kinds_that_exist() -> None:
     for noise in catalogue().values():
         if noise.kind in kinds():
             kinds()[noise.kind].spec.model_validate(noise.spec)
+
+
+def test_hold_window_of_a_metastable_group_is_kept_free() -> None:
+    plan = plan_of(item("t", 100, 200, group="g", group_type="metastable"), end=1200)
+    data = {
+        "version": 1,
+        "name": "x",
+        "duration": "20m",
+        "faults": {"t": {"kind": "sim", "target": "x"}},
+        "groups": {
+            "g": {
+                "type": "metastable",
+                "faults": ["t"],
+                "overload": {"probe": "p", "hold": "200s", "grace": "10s"},
+            }
+        },
+    }
+    experiment = Experiment.model_validate(data)
+    assert measured_windows(plan, experiment) == ((200 * S, 410 * S + MARGIN_NS),)
+    missing = {c.slot: c.rule for c in with_noise(plan, experiment).changes}
+    assert missing["n0002"] == "oracle-window"
