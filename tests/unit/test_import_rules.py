@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 GENERATED = ("protos/faultd_pb2.py", "protos/faultd_pb2_grpc.py")
 MAX_LINES = 300
@@ -106,68 +104,69 @@ PURE = ("nodeagent.model", "nodeagent.faults", "nodeagent.encode")
 EFFECT_CALLS = {"open", "exec", "eval", "input", "__import__", "print"}
 
 
-@pytest.mark.parametrize("path", [p for p in CODE if below(package_of(p), *PURE)], ids=name_of)
-def test_model_faults_and_encode_import_and_call_no_effects(path: Path) -> None:
-    bad = [f"{line}: {name}" for name, line in imports(path) if below(name, *EFFECTS)]
-    bad += [
-        f"{node.lineno}: {node.func.id}()"
+def within(*roots: str) -> list[Path]:
+    return [p for p in CODE if below(package_of(p), *roots)]
+
+
+def bad_imports(
+    paths: list[Path], bad: tuple[str, ...], allowed: tuple[str, ...] = ()
+) -> list[str]:
+    """file:line: module, of imports that are not allowed."""
+    return [
+        f"{name_of(path)}:{line}: {name}"
+        for path in paths
+        for name, line in imports(path)
+        if below(name, *bad) and not below(name, *allowed) and not (allowed and name in bad)
+    ]
+
+
+def test_model_faults_and_encode_import_no_effects() -> None:
+    assert bad_imports(within(*PURE), EFFECTS) == []
+
+
+def test_model_faults_and_encode_call_no_effects() -> None:
+    found = [
+        f"{name_of(path)}:{node.lineno}: {node.func.id}()"
+        for path in within(*PURE)
         for node in ast.walk(tree(path))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and node.func.id in EFFECT_CALLS
     ]
-    assert bad == []
+    assert found == []
 
 
 def test_importing_the_pure_packages_loads_no_effects() -> None:
     """The whole chain, seen by the interpreter itself."""
     script = (
-        "import sys, nodeagent.faults as f, nodeagent.encode, nodeagent.model.planner\n"
+        "import sys, pydantic, typing, random\n"
+        "before = set(sys.modules)\n"
+        "import nodeagent.faults as f, nodeagent.encode, nodeagent.model.planner\n"
         "f.kinds()\n"
         "effects = 'grpc', 'sqlite3', 'ctypes', 'fcntl', 'subprocess', 'pyroute2', 'psutil'\n"
-        "print(*[m for m in effects"
-        " if m in sys.modules and m not in before])"
+        "print(*[m for m in effects if m in sys.modules and m not in before])"
     )
-    before = "before = set(); import pydantic, typing, random, sys; before = set(sys.modules)\n"
     done = subprocess.run(
-        [sys.executable, "-c", before + script],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == ""
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in CODE if below(package_of(p), "controller")], ids=name_of
-)
-def test_the_controller_imports_only_model_and_faults_of_the_agent(path: Path) -> None:
+def test_the_controller_imports_only_model_and_faults_of_the_agent() -> None:
     allowed = ("nodeagent.model", "nodeagent.faults", "nodeagent.__version__")
-    bad = [
-        f"{line}: {name}"
-        for name, line in imports(path)
-        if below(name, "nodeagent") and name != "nodeagent" and not below(name, *allowed)
-    ]
-    assert bad == []
+    assert bad_imports(within("controller"), ("nodeagent",), allowed) == []
 
 
-@pytest.mark.parametrize("path", CODE, ids=name_of)
-def test_nothing_imports_the_command_line(path: Path) -> None:
-    if below(package_of(path), "controller.cli") or name_of(path) == "controller/docs.py":
-        return  # the reference pages are made of the command line's own options
-    assert [
-        f"{line}: {name}" for name, line in imports(path) if below(name, "controller.cli")
-    ] == []
+def test_nothing_imports_the_command_line() -> None:
+    """But for the reference pages, which are made of the command line's own options."""
+    outside = [p for p in CODE if not below(package_of(p), "controller.cli")]
+    outside = [p for p in outside if name_of(p) != "controller/docs.py"]
+    assert bad_imports(outside, ("controller.cli",)) == []
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in CODE if below(package_of(p), "nodeagent")], ids=name_of
-)
-def test_the_agent_knows_neither_kubernetes_nor_the_controller(path: Path) -> None:
-    bad = ("kubernetes", "controller", "tests")
-    assert [f"{line}: {name}" for name, line in imports(path) if below(name, *bad)] == []
+def test_the_agent_knows_neither_kubernetes_nor_the_controller() -> None:
+    assert bad_imports(within("nodeagent"), ("kubernetes", "controller", "tests")) == []
 
 
 ASKS_BACKENDS = {"nodeagent/executor.py", "nodeagent/revert.py", "nodeagent/watcher.py"}
@@ -224,38 +223,43 @@ def broad_handlers(path: Path) -> Iterator[int]:
                 yield node.lineno
 
 
-@pytest.mark.parametrize("path", CODE, ids=name_of)
-def test_any_exception_is_taken_only_at_an_outermost_edge(path: Path) -> None:
-    found = list(broad_handlers(path))
-    if name_of(path) not in OUTERMOST:
-        assert found == []
+def test_any_exception_is_taken_only_at_an_outermost_edge() -> None:
+    found = [f"{name_of(p)}:{line}" for p in CODE for line in broad_handlers(p)]
+    assert [place for place in found if place.partition(":")[0] not in OUTERMOST] == []
 
 
 def test_the_list_of_edges_has_no_leftovers() -> None:
     assert {name_of(p) for p in CODE if list(broad_handlers(p))} >= OUTERMOST
 
 
-@pytest.mark.parametrize("path", CODE, ids=name_of)
-def test_no_error_is_swallowed_whole(path: Path) -> None:
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("suppress"):
-            names = {ast.unparse(arg) for arg in node.args}
-            assert not names & {"Exception", "BaseException"}, f"{name_of(path)}:{node.lineno}"
+def test_no_error_is_swallowed_whole() -> None:
+    found = [
+        f"{name_of(path)}:{node.lineno}"
+        for path in CODE
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).endswith("suppress")
+        and {ast.unparse(arg) for arg in node.args} & {"Exception", "BaseException"}
+    ]
+    assert found == []
 
 
 # --- size -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", CODE, ids=name_of)
-def test_a_file_has_fewer_than_300_lines_and_a_function_fewer_than_40(path: Path) -> None:
-    lines = len(path.read_text(encoding="utf-8").splitlines())
-    assert lines <= MAX_LINES, f"{name_of(path)} has {lines} lines"
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            length = (node.end_lineno or node.lineno) - node.lineno + 1
-            assert length <= MAX_FUNCTION, (
-                f"{name_of(path)}:{node.lineno} {node.name}: {length} lines"
-            )
+def test_no_file_has_more_than_300_lines() -> None:
+    sizes = {name_of(p): len(p.read_text(encoding="utf-8").splitlines()) for p in CODE}
+    assert {name: size for name, size in sizes.items() if size > MAX_LINES} == {}
+
+
+def test_no_function_has_more_than_40_lines() -> None:
+    sizes = {
+        f"{name_of(path)}:{node.lineno} {node.name}": (node.end_lineno or 0) - node.lineno + 1
+        for path in CODE
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    assert {name: size for name, size in sizes.items() if size > MAX_FUNCTION} == {}
 
 
 def test_no_file_says_where_it_was_written() -> None:
