@@ -18,7 +18,7 @@ from nodeagent.model.target import CgroupTarget
 
 CGROUPS = process.CGROUPS
 FILES = ("cpu.max", "cpu.max.burst", "memory.high", "memory.max", "io.max", "pids.max",
-         "memory.oom.group", "cgroup.freeze", "cgroup.kill")  # fmt: skip
+         "memory.oom.group", "cgroup.freeze")  # fmt: skip
 MICRO = 1_000_000
 
 

@@ -35,6 +35,25 @@ class CgroupWrite(StepBase):
         return f"echo {device}{self.value} > /sys/fs/cgroup{self.scope.path}/{self.file}"
 
 
+class CgroupFreeze(StepBase):
+    """Stop all processes of a cgroup by its freezer; with off_ms they run in between.
+
+    on_ms, off_ms: how long they stand still and how long they run, in turns; both 0: always.
+    """
+
+    op: Literal["cgroup_freeze"] = "cgroup_freeze"
+    scope: CgroupScope
+    on_ms: int = Field(default=0, ge=0, le=1 << 40)
+    off_ms: int = Field(default=0, ge=0, le=1 << 40)
+
+    def key(self) -> str:
+        return f"cgroup:{self.scope.id}:cgroup.freeze"
+
+    def summary(self) -> str:
+        turns = f" for {self.on_ms} ms, 0 for {self.off_ms} ms, and again" if self.off_ms else ""
+        return f"echo 1{turns} > /sys/fs/cgroup{self.scope.path}/cgroup.freeze"
+
+
 def parse_io_line(text: str, device: str) -> dict[str, str]:
     """A device's limits in io.max, `max` where it has none. Unknown keys are ignored."""
     limits = dict.fromkeys(IO_KEYS, "max")

@@ -32,7 +32,6 @@ VICTIM = CgroupBinding(
         "pids.max": "max",
         "memory.oom.group": "0",
         "cgroup.freeze": "0",
-        "cgroup.kill": "",
     },
     cpu_micro=2_000_000,
     cpu_from="the node's CPUs",

@@ -1,0 +1,45 @@
+"""Something that is on and off in turns, by a thread of the agent; off when it ends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from nodeagent.clock import boottime_ns
+
+
+class Pulse:
+    """Calls on() and off() in turns, beginning with the end of a first on-phase.
+
+    A call that raises OSError or returns False ends it: what it acts on is gone.
+    """
+
+    def __init__(self, on: Callable[[], bool], off: Callable[[], bool], ms: tuple[int, int]):
+        self._calls = (off, on)
+        self._seconds = (ms[0] / 1000, ms[1] / 1000)
+        self._end = threading.Event()
+        self.turns = 1
+        self.since_ns = boottime_ns()
+        self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
+        self._thread.start()
+
+    @property
+    def running(self) -> bool:
+        """Whether it still goes on."""
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        phase = 0
+        while not self._end.wait(self._seconds[phase]):
+            try:
+                if not self._calls[phase]():
+                    return
+            except OSError:
+                return
+            phase = 1 - phase
+            self.turns += phase == 0
+
+    def stop(self) -> None:
+        """No further call after this returns."""
+        self._end.set()
+        self._thread.join()
