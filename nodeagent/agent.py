@@ -63,6 +63,7 @@ class Agent:
             Node(self.journal, self._lock, self.backends, bind, self.facts, self.epoch)
         )
         self.executor.before_revert = self.keep_evidence
+        self.executor.after_begin = self.ward.poke
         self._reactor = Reactor(self.executor, self.journal, self.evidence)
         self._leases = LeaseKeeper(self.executor, self.journal)
 
@@ -130,7 +131,6 @@ class Agent:
                 "see guardian.log in the state directory, then start the agent again",
             )
         fault = self.executor.apply(request, lease, digest)
-        self.ward.poke()
         self._reactor.armed(fault.id)
         return fault
 

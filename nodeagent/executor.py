@@ -58,6 +58,8 @@ class Executor:
         self._reverter = Reverter(node.journal, node.backends, node.epoch)
         self.before_revert: Callable[[FaultRow], None] | None = None
         """Keeps the evidence of an armed fault before what counts it goes away."""
+        self.after_begin: Callable[[], None] | None = None
+        """Tells the guardian of a new deadline: it counts from the intent, not from armed."""
 
     @contextmanager
     def mutation(self) -> Iterator[None]:
@@ -177,6 +179,8 @@ class Executor:
             created=wall(),
         )
         self._journal.begin(fault, observed)
+        if self.after_begin is not None:
+            self.after_begin()
         return fault
 
     def _apply_steps(self, plan: Plan) -> None:

@@ -75,6 +75,15 @@ def test_the_intent_is_in_the_journal_before_the_kernel_is_touched(core: Core) -
     assert seen == [("applying", {"value": "a0"})]
 
 
+def test_the_guardian_is_told_of_a_deadline_before_the_kernel_is_touched(core: Core) -> None:
+    """An agent that hangs in the middle of its first fault is overdue one day as well."""
+    seen: list[tuple[str, list[str]]] = []
+    core.executor.after_begin = lambda: seen.append((core.state("f-1"), list(core.kernel.calls)))
+    core.apply("f-1", SetValue(name="a", value="x"))
+    assert [state for state, _ in seen] == ["applying"]
+    assert not [call for call in seen[0][1] if call.startswith("apply")]
+
+
 def test_armed_only_when_the_kernel_says_so(core: Core) -> None:
     class Deaf(FakeKernel):
         def put(self, name: str, value: object) -> None:
