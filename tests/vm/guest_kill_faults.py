@@ -1,0 +1,250 @@
+"""Runs inside a lab node as root: the faults of the kill matrix, and what agents do with them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from guest_kill_kit import STATE, Child
+from kill_cases import Case
+
+from nodeagent import crashpoint
+from nodeagent.agent import Agent
+from nodeagent.fingerprint import fingerprint, text
+from nodeagent.model.plan import FaultRequest, Lease
+from nodeagent.volumes import Volumes
+
+Say = Callable[..., None]
+Script = Callable[[Agent, Say], None]
+MOUNT = Path("/mnt/data")
+FILE = MOUNT / "victim"
+BLOCK = 4096
+SETTLE_S = 20.0
+WITNESS = """dmsetup table | sort
+dmsetup info -c --noheadings -o name,uuid,suspended,tables_loaded | sort
+losetup -l
+if command -v bpftool >/dev/null; then bpftool prog | grep -c name; fi
+true"""
+
+
+def sh(*argv: str) -> str:
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        raise AssertionError(f"{argv}: {done.returncode}: {done.stderr}")
+    return done.stdout
+
+
+def witness() -> str:
+    """What dmsetup, losetup and bpftool say, which know nothing of us."""
+    return sh("sh", "-c", WITNESS)
+
+
+def tell(**result: Any) -> None:
+    print(json.dumps(result), flush=True)
+
+
+# --- the volumes ------------------------------------------------------------------
+
+
+def prepare_volume(disk: str, name: str) -> None:
+    def life(say: Say) -> None:
+        say("made", path=Volumes("kill").prepare(f"/dev/disk/by-id/virtio-{disk}", name).path)
+
+    made = Child(life)
+    assert made.hear("made"), f"no volume on {disk}"
+    made.join()
+
+
+def set_up() -> None:
+    """Prepared volumes on the disks d0 (mounted, with a file) and d1 (nobody uses it)."""
+    prepare_volume("d0", "data")
+    prepare_volume("d1", "raw")
+    lazy = "lazy_itable_init=0,lazy_journal_init=0"  # nothing may write behind our back
+    sh("mkfs.ext4", "-q", "-F", "-E", lazy, "/dev/mapper/data")
+    MOUNT.mkdir(exist_ok=True)
+    sh("mount", "/dev/mapper/data", str(MOUNT))
+    FILE.write_bytes(bytes(range(256)) * 16 * 16)
+    os.sync()
+    sleeper()
+
+
+def tear_down() -> None:
+    """The file system must have come through unharmed."""
+    sleeper().kill()
+    sleeper().wait()
+    sh("umount", str(MOUNT))
+    sh("e2fsck", "-f", "-n", "/dev/mapper/data")
+    sh("dmsetup", "remove", "data", "raw")
+
+
+# --- what an agent does -----------------------------------------------------------
+
+
+@cache
+def sleeper() -> subprocess.Popen[bytes]:
+    """A process for faults on processes; set_up starts it."""
+    return subprocess.Popen(["sleep", "infinity"])
+
+
+def request(chosen: Case, ident: str) -> FaultRequest:
+    targets: dict[str, dict[str, Any]] = {
+        "file": {"type": "file", "file": str(FILE), "offset": "16Ki", "length": "8Ki"},
+        "mounted": {"type": "device", "device": "/dev/mapper/data"},
+        "raw": {"type": "device", "device": "/dev/mapper/raw"},
+        "process": {"type": "pid", "pid": sleeper().pid},
+    }
+    return FaultRequest(
+        id=ident,
+        kind=chosen.kind,
+        target=targets[chosen.target],
+        spec=chosen.spec,
+        mechanism=chosen.mechanism,
+        acknowledge=chosen.acknowledge,
+        owner="kill matrix",
+    )
+
+
+def arm(agent: Agent, chosen: Case, ident: str, lease: str = "10m") -> None:
+    asked = request(chosen, ident)
+    agent.apply(asked, Lease.model_validate({"duration": lease}), agent.plan(asked).digest)
+
+
+def inject(chosen: Case, ident: str, at: int, places: str = "") -> Script:
+    def script(agent: Agent, say: Say) -> None:
+        asked = request(chosen, ident)
+        digest = agent.plan(asked).digest
+        say("ready")
+        crashpoint.arm(at, places)
+        agent.apply(asked, Lease(), digest)
+        crashpoint.arm(0)
+        say("survived")
+
+    return script
+
+
+def revert(chosen: Case, ident: str, at: int, places: str = "") -> Script:
+    def script(agent: Agent, say: Say) -> None:
+        arm(agent, chosen, ident)
+        say("ready")
+        crashpoint.arm(at, places)
+        agent.revert(ident)
+        crashpoint.arm(0)
+        say("survived")
+
+    return script
+
+
+def heal(chosen: Case, ident: str, at: int, places: str = "") -> Script:
+    """The parent writes to the bad blocks when this is ready, and the agent reacts."""
+
+    def script(agent: Agent, say: Say) -> None:
+        arm(agent, chosen, ident)
+        crashpoint.arm(at, places)
+        say("ready")
+        end = time.monotonic() + 60
+        while agent.journal.fault(ident).active:
+            if time.monotonic() > end:
+                raise TimeoutError(f"not healed: {agent.journal.fault(ident)}")
+            time.sleep(0.02)
+        crashpoint.arm(0)
+        say("survived")
+
+    return script
+
+
+def hold(chosen: Case, ident: str, lease: str = "10m") -> Script:
+    """Arm, and wait for whatever comes."""
+
+    def script(agent: Agent, say: Say) -> None:
+        arm(agent, chosen, ident, lease)
+        say("armed")
+        time.sleep(3600)
+
+    return script
+
+
+PHASES = {"inject": inject, "revert": revert, "heal": heal}
+
+
+def write_blocks() -> None:
+    """Write what is there already, past every cache: the one half heals, then the other."""
+    source = Path("/run/block")
+    source.write_bytes(bytes(range(256)) * (BLOCK // 256))
+    for block in (4, 5):
+        where = ("bs=4096", f"seek={block}", "oflag=direct", "conv=notrunc")
+        sh("dd", f"if={source}", f"of={FILE}", *where)
+
+
+# --- judging ----------------------------------------------------------------------
+
+
+def now() -> str:
+    return text(fingerprint(STATE))
+
+
+def settled(want: str) -> tuple[float, str]:
+    """Seconds until the fingerprint is `want`, and the lines that differ at the end."""
+    start = time.monotonic()
+    while True:
+        have = now()
+        if have == want or time.monotonic() - start > SETTLE_S:
+            break
+        time.sleep(0.05)
+    have_lines, want_lines = have.splitlines(), want.splitlines()
+    differs = [f"+{line}" for line in have_lines if line not in want_lines]
+    differs += [f"-{line}" for line in want_lines if line not in have_lines]
+    if have != want and not differs:
+        differs = ["the order or number of lines"]
+    return round(time.monotonic() - start, 2), "\n".join(differs[:20])
+
+
+def journal(ident: str) -> dict[str, Any]:
+    """What SQLite, and not our own code, finds about a fault; closed before the next fork."""
+    db = sqlite3.connect(STATE / "journal.sqlite3")
+    try:
+        found = db.execute(
+            "SELECT state, end_reason, ended_ns, error FROM faults WHERE id=?", (ident,)
+        ).fetchone()
+        left = db.execute("SELECT count(*) FROM faults WHERE state != 'ended'").fetchone()[0]
+    finally:
+        db.close()
+    if found is None:
+        return {"state": "none", "active": left}
+    state, reason, ended, error = found
+    return {"state": state, "reason": reason, "ended": ended, "error": error, "active": left}
+
+
+def guardian_of(child: Child) -> int:
+    """The pid of an agent's guardian."""
+    started = child.hear("started")
+    assert started is not None, child.heard
+    return int(started["guardian"])
+
+
+def end_quietly(child: Child) -> None:
+    """An agent that nobody killed: it must have closed."""
+    child.hear("closed")
+    child.join()
+    assert any(said["say"] == "closed" for said in child.heard), child.heard
+
+
+def trace(message: str) -> None:
+    print(f"{time.monotonic():.1f} {message}", file=sys.stderr, flush=True)
+
+
+def row_of(found: Agent, ident: str) -> dict[str, Any]:
+    """What an agent that has just started knows of a fault."""
+    fault = found.journal.find_fault(ident)
+    active = len(found.journal.faults(active_only=True))
+    if fault is None:
+        return {"state": "none", "active": active}
+    reason, error = fault.end_reason, fault.error
+    return {"state": fault.state, "reason": reason, "error": error, "active": active}

@@ -1,0 +1,65 @@
+"""Which faults the kill matrix arms: every rung of every kind, and where it runs. Pure.
+
+A kind or a rung that is missing here fails tests/unit/test_kill_cases.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+STOCK = ("debian-12", "debian-13")
+ALL = (*STOCK, "full")
+FULL = ("full",)
+READ = {"call": ["read"], "errno": "EIO"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One mechanism of one kind.
+
+    target: `file` (on a mounted ext4), `mounted` (its volume), `raw` (a prepared volume that
+    nobody uses, for what a file system does not survive) or `process` (one that sleeps).
+    on: flavours that must arm it; on the others its plan must be refused. heals: a write to
+    it is answered by the agent with a change of the armed step, and ends the fault.
+    """
+
+    kind: str
+    mechanism: str
+    target: str
+    on: tuple[str, ...] = ALL
+    spec: dict[str, Any] = field(default_factory=dict)
+    acknowledge: tuple[str, ...] = ()
+    heals: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}/{self.mechanism}"
+
+
+CASES = (
+    Case("latent-sector", "bpf-bio", "file", FULL, heals=True),
+    Case("latent-sector", "dm-dust", "file", FULL, heals=True),
+    Case("latent-sector", "dm-delay", "file", heals=True),
+    Case("latent-sector", "dm-flakey", "file", ("debian-13", "full"), heals=True),
+    Case("latent-sector", "dm-error", "file", spec={"on_write": "fail"}),
+    Case("disk-outage", "dm-flakey", "raw", spec={"fail": "all"}),
+    Case("disk-outage", "bpf-bio", "mounted", FULL, spec={"fail": "reads"}),
+    Case("disk-outage", "dm-delay", "mounted", spec={"fail": "reads"}),
+    Case("disk-outage", "dm-error", "raw", spec={"fail": "all"}),
+    Case("disk-flaky", "dm-flakey", "raw", spec={"up": "1s", "down": "1s"}),
+    Case("disk-delay", "dm-delay", "mounted", spec={"read": "5ms", "write": "1ms"}),
+    Case("disk-corrupt", "dm-flakey", "raw", ("debian-13", "full"), acknowledge=("data-loss",)),
+    Case("disk-drop-writes", "dm-flakey", "raw", acknowledge=("data-loss",)),
+    Case("syscall", "bpf-fmod-ret", "process", FULL, spec=READ),
+    Case("syscall", "bpf-kprobe", "process", FULL, spec=READ),
+    Case("syscall", "bpf-lsm", "process", spec={"call": ["openat"], "errno": "EACCES"}),
+)
+
+WAITING = frozenset({"bandwidth", "khaos", "netem", "partition", "stress"})
+"""Kinds without a case: they come with their own objects in the fingerprint."""
+
+
+def case(name: str) -> Case:
+    """The case of this name."""
+    return next(c for c in CASES if c.name == name)
