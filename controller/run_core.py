@@ -132,9 +132,10 @@ class Core(Ledger):
         state.life = Life.APPLYING
         state.maybe_there = True
         self.bring(state)
-        left = max(state.end_ns - self.now, 0)
-        hard = max(left, 1_000_000_000) + self.settings.hard_margin_ns
-        return Apply(state.item, self.settings.lease_ns, hard, look_first)
+        start = state.item.start_ns + self.shift_ns
+        last = min(state.end_ns, max(start, self.now) + self.settings.late_ns + 1)
+        margin = self.settings.hard_margin_ns
+        return Apply(state.item, self.settings.lease_ns, state.end_ns, last, margin, look_first)
 
     def skip_to(self, moment: int) -> None:
         """Starts up to this moment of the plan are somebody else's business already."""

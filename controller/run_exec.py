@@ -25,12 +25,15 @@ from controller.run_state import (
     Prepare,
     Revert,
     Tend,
+    TooLate,
     node_of,
 )
 from nodeagent.model.errors import FaultError, Refused, StalePlan, UnknownFault, Unreachable
 
 MAX_THREADS = 128
 CLOCK_EVERY = 15
+MIN_LIFE_NS = 1_000_000_000
+"""A node takes no shorter hard end."""
 TELLING = frozenset({"ended", "remedied", "biting", "reverting"})
 """Events of a node after which a fault is looked at."""
 
@@ -53,7 +56,12 @@ class Lanes:
         with self._mutex:
             queue = self._queues.get(key)
             if queue is not None:
-                queue.append(action)
+                if isinstance(action, Revert):
+                    # What must end goes before what could begin.
+                    ahead = sum(isinstance(waiting, Revert) for waiting in queue)
+                    queue.insert(ahead, action)
+                else:
+                    queue.append(action)
                 return
             self._queues[key] = deque()
         self._submit(key, action)
@@ -139,15 +147,23 @@ class Effects:
                 return known, self._now()
         digest = self._digests.pop(item.slot, None) or self._plan(item)
         self._digests.pop(item.slot, None)
-        request, lease = item.request(self._run), lease_of(action.lease_ns, action.hard_end_ns)
-        sent = self._now()
         try:
-            return port.apply(request, lease, digest), sent
+            return self._send(port, action, digest)
         except StalePlan:
             # Another fault changed the node since; a plan of this moment counts.
-            digest, sent = self._plan(item), self._now()
+            digest = self._plan(item)
             self._digests.pop(item.slot, None)
-            return port.apply(request, lease, digest), sent
+            return self._send(port, action, digest)
+
+    def _send(self, port: NodePort, action: Apply, digest: str) -> tuple[FaultView, int]:
+        sent = self._now()
+        if sent >= action.not_after:
+            raise TooLate(
+                "its turn came too late", f"by {(sent - action.not_after) // 1_000_000} ms"
+            )
+        hard = max(action.end_ns - sent, MIN_LIFE_NS) + action.margin_ns
+        request = action.item.request(self._run)
+        return port.apply(request, lease_of(action.lease_ns, hard), digest), sent
 
     def _tend(self, action: Tend, sent: int) -> Done:
         port = self._ports[action.node]

@@ -20,6 +20,7 @@ from controller.run_state import (
     Prepare,
     Revert,
     Tend,
+    TooLate,
     backoff,
 )
 from nodeagent.model.errors import FaultError, StalePlan, UnknownFault, Unreachable
@@ -127,6 +128,10 @@ class Results:
         if isinstance(error, StalePlan) and state.tries < MAX_REPLANS and not core.stopping:
             core.retry(state)
             return []
+        if isinstance(error, TooLate):
+            over = state.end_ns <= core.now
+            core.drop(state, "expired-before-start" if over else "late", _one_line(error))
+            return []
         if error.code == "backend":
             # It was begun and taken back; the node's journal has how that went.
             return [Look(state.item)]
@@ -157,7 +162,12 @@ class Results:
         if state.life is not Life.APPLYING:
             core.finish(state, "unconfirmed", error="the node's journal does not know it")
         elif core.stopping or state.end_ns <= core.now:
-            core.drop(state, "unreachable", state.last_error or "its request never arrived")
+            if state.last_error:
+                core.drop(state, "unreachable", state.last_error)
+            elif core.stopping and state.end_ns > core.now:
+                core.drop(state, "stopped", f"the run ended: {core.stopping}")
+            else:
+                core.drop(state, "expired-before-start", "no controller was there to start it")
         else:
             return core.start_again(state)
         return []

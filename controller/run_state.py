@@ -38,11 +38,17 @@ class Prepare:
 
 @dataclass(frozen=True)
 class Apply:
-    """Inject a fault. `look_first`: an earlier try may have arrived; ask before doing."""
+    """Inject a fault, unless it is too late when its turn on the node comes.
+
+    look_first: an earlier try may have arrived; ask before doing.
+    not_after:  the last moment to send it; its node ends it `margin_ns` after `end_ns`.
+    """
 
     item: PlanItem
     lease_ns: int
-    hard_end_ns: int
+    end_ns: int
+    not_after: int
+    margin_ns: int = 0
     look_first: bool = False
 
 
@@ -77,6 +83,12 @@ Action = Prepare | Apply | Look | Revert | Tend
 def node_of(action: Action) -> str:
     """The node that an action goes to."""
     return action.node if isinstance(action, Tend) else action.item.node
+
+
+class TooLate(FaultError):
+    """Its turn came after the last moment to send it; nothing was sent."""
+
+    code = "late"
 
 
 # --- from the effects to the core ------------------------------------------------------------

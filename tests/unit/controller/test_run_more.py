@@ -26,7 +26,7 @@ from controller.records import FaultArmed, Record
 from controller.run import Runner
 from controller.run_core import Core
 from controller.run_exec import MAX_THREADS, Effects
-from controller.run_state import Apply, Done, Settings
+from controller.run_state import Apply, Done, Revert, Settings
 from controller.run_when import parse_at, wait_until
 from controller.schedule_core import Place
 from controller.viable import viable_targets
@@ -122,7 +122,14 @@ def test_6000_targets_are_reached_in_parallel_and_within_bounds(tmp_path: Path) 
     effects = Effects("r", ports, boottime, report)
     began = time.monotonic()
     for n in range(6000):
-        effects.perform(Apply(item(f"f{n}", 0, 10, f"n{n % 600}"), 60 * S, 60 * S))
+        effects.perform(
+            Apply(
+                item(f"f{n}", 0, 10, f"n{n % 600}"),
+                60 * S,
+                boottime() + 60 * S,
+                boottime() + 60 * S,
+            )
+        )
     assert over.wait(100)
     took = time.monotonic() - began
     effects.close()
@@ -136,6 +143,61 @@ def test_50_injections_on_one_node_at_once_all_succeed() -> None:
     drive = Drive(plan_of(*(item(f"f{n:02d}", 1, 50) for n in range(50)))).run()
     assert set(drive.ends().values()) == {"reverted"}
     drive.armed_once()
+
+
+def test_a_request_whose_turn_comes_too_late_is_never_sent() -> None:
+    """CASES 134: on a node that needs 0.3 s for each, what waited past its end is dropped."""
+
+    class Slow(SimNode):
+        def apply(self, *args: Any) -> Any:
+            time.sleep(0.3)
+            return super().apply(*args)
+
+    node, found, over = Slow(boottime), [], threading.Event()
+
+    def report(done: Done) -> None:
+        found.append(done)
+        if len(found) == 4:
+            over.set()
+
+    effects = Effects("r", {"a": _Port(node)}, boottime, report)
+    end = boottime() + 450 * MS
+    for n in range(4):
+        effects.perform(Apply(item(f"f{n}", 0, 10), 60 * S, end, end))
+    assert over.wait(10)
+    effects.close()
+    assert [type(done.error).__name__ for done in found] == ["NoneType"] * 2 + ["TooLate"] * 2
+    assert len(node.faults) == 2
+
+
+def test_what_must_end_goes_before_what_could_begin() -> None:
+    order: list[str] = []
+
+    class Slow(SimNode):
+        def apply(self, *args: Any) -> Any:
+            time.sleep(0.1)
+            order.append("apply")
+            return super().apply(*args)
+
+        def revert(self, *args: Any) -> Any:
+            order.append("revert")
+            return super().revert(*args)
+
+    over = threading.Event()
+    effects = Effects(
+        "r",
+        {"a": _Port(Slow(boottime))},
+        boottime,
+        lambda done: over.set() if len(order) == 4 else None,
+    )
+    end = boottime() + 60 * S
+    for n in range(3):
+        effects.perform(Apply(item(f"f{n}", 0, 10), 60 * S, end, end))
+    time.sleep(0.05)
+    effects.perform(Revert(item("f0", 0, 10)))
+    assert over.wait(10)
+    effects.close()
+    assert order == ["apply", "revert", "apply", "apply"]
 
 
 def test_a_bug_in_a_lane_is_an_error_of_one_action_and_the_lane_goes_on() -> None:
@@ -153,7 +215,9 @@ def test_a_bug_in_a_lane_is_an_error_of_one_action_and_the_lane_goes_on() -> Non
 
     effects = Effects("r", {"a": _Port(Broken(boottime))}, boottime, report)
     for n in range(3):
-        effects.perform(Apply(item(f"f{n}", 0, 10), 60 * S, 60 * S))
+        effects.perform(
+            Apply(item(f"f{n}", 0, 10), 60 * S, boottime() + 60 * S, boottime() + 60 * S)
+        )
     assert over.wait(10)
     effects.close()
     assert all("bug in faultctl" in str(done.error) for done in found)
