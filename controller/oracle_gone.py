@@ -54,7 +54,7 @@ def routed_ns(story: FaultStory, exposure: Series | None, until_ns: int) -> int 
 def repaired_ns(story: FaultStory, exposure: Series | None, until_ns: int) -> int | None:
     """When an operator repaired it while it was live; None if nobody did."""
     routed = routed_ns(story, exposure, until_ns)
-    remedied = story.ended_ns if accepted_remedy(story) else None
+    remedied = story.remedied_ns if accepted_remedy(story) else None
     found = [t for t in (routed, remedied) if t is not None and t <= until_ns]
     return min(found) if found else None
 
@@ -89,7 +89,8 @@ def _remedied(story: FaultStory, at: int, start_ns: int) -> Finding:
     by = story.ended.by if story.ended else ""
     if not accepted_remedy(story):
         return Finding("fail", (f"{story.id}: {by} is not a remedy that is accepted here",))
-    if at > start_ns:
+    since = at if story.remedied_ns is None else story.remedied_ns
+    if since > start_ns:
         return Finding("fail", (f"{story.id} was repaired only after the moment that is judged",))
     return Finding("pass", (f"{story.id} was remedied ({by or 'on the node'})",))
 

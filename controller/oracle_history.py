@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from controller.oracle_times import act_ns, node_end_ns
 from controller.records import (
     AgentEvent,
     AnyRecord,
@@ -34,6 +35,10 @@ class FaultStory:
     biting: FaultBiting | None = None
     ended: FaultEnded | None = None
     dropped: FaultDropped | None = None
+    node_end_ns: int | None = None
+    """When it ended by the node's own clock, which may be before the controller heard of it."""
+    act_ns: int | None = None
+    """When the act that remedied it was done, as far as it can be told."""
 
     @property
     def id(self) -> str:
@@ -48,8 +53,17 @@ class FaultStory:
 
     @property
     def ended_ns(self) -> int | None:
-        """When it ended, None while it lives."""
-        return None if self.ended is None else self.ended.t_ns
+        """When it ended, by its node's clock where that is known; None while it lives."""
+        if self.ended is None:
+            return None
+        return self.ended.t_ns if self.node_end_ns is None else self.node_end_ns
+
+    @property
+    def remedied_ns(self) -> int | None:
+        """When an operator remedied it; None if nobody did."""
+        if self.ended is None or self.ended.reason != "remedied":
+            return None
+        return self.ended_ns if self.act_ns is None else self.act_ns
 
     @property
     def service(self) -> str:
@@ -101,8 +115,17 @@ class History:
     """The last moment that is recorded."""
 
     @classmethod
-    def of(cls, records: Iterable[AnyRecord]) -> History:
-        """From records in any order. Records of faults that were never planned are left out."""
+    def of(
+        cls,
+        records: Iterable[AnyRecord],
+        origin_ns: int | None = None,
+        remedies: Mapping[str, str] | None = None,
+    ) -> History:
+        """From records in any order. Records of faults that were never planned are left out.
+
+        origin_ns: the controller's CLOCK_BOOTTIME at the origin of the run, for the times of
+        nodes. remedies: name of a remedy -> its probe.
+        """
         ordered = sorted(records, key=lambda r: r.t_ns)
         faults: dict[str, FaultStory] = {
             r.fault: FaultStory(r) for r in ordered if isinstance(r, FaultPlanned)
@@ -112,6 +135,9 @@ class History:
         series: dict[str, list[SampleRecord]] = {}
         for sample in (r for r in ordered if isinstance(r, SampleRecord)):
             series.setdefault(sample.probe, []).append(sample)
+        told = [r for r in ordered if isinstance(r, ClockOffset | AgentEvent)]
+        for name, story in faults.items():
+            faults[name] = _timed(story, told, series, origin_ns, remedies or {})
         ends = [r.t_ns + getattr(r, "duration_ns", 0) for r in ordered if r.type == "sample"]
         return cls(
             faults=faults,
@@ -150,6 +176,26 @@ def _tell(faults: dict[str, FaultStory], record: AnyRecord) -> None:
         return
     parts = {name: getattr(story, name) for name in ("armed", "biting", "ended", "dropped")}
     faults[record.fault] = FaultStory(story.planned, **(parts | {record.type: record}))
+
+
+def _timed(
+    story: FaultStory,
+    told: list[ClockOffset | AgentEvent],
+    series: Mapping[str, list[SampleRecord]],
+    origin_ns: int | None,
+    remedies: Mapping[str, str],
+) -> FaultStory:
+    """With the times of its end that are better than the moment of its record."""
+    armed, ended = story.armed, story.ended
+    if armed is None or ended is None:
+        return story
+    by = ended.by.removeprefix("remedy ")
+    probe = series.get(remedies.get(by, ""), [])
+    return replace(
+        story,
+        node_end_ns=node_end_ns(armed, ended, told, origin_ns),
+        act_ns=act_ns(armed, ended, probe),
+    )
 
 
 def _heard(ordered: list[AnyRecord]) -> dict[str, tuple[int, ...]]:

@@ -53,7 +53,9 @@ class RunFiles:
         for key, one in _part(data, "load"):
             paces[key] = Pace(_parsed(parse_load, key, one).gap_ns)
         services = {str(t["service"]) for _, t in _part(data, "targets") if t.get("service")}
-        return cls(header, History.of(records), oracles, paces, tuple(sorted(services)))
+        remedies = {key: str(one.get("probe", "")) for key, one in _part(data, "remedies")}
+        history = History.of(records, header.origin_boottime_ns, remedies)
+        return cls(header, history, oracles, paces, tuple(sorted(services)))
 
     @cached_property
     def verdict(self) -> RunVerdict:

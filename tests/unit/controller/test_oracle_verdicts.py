@@ -24,6 +24,7 @@ from controller.oracle_history import History
 from controller.oracle_scene import Pace
 from controller.oracle_spec import OracleSpec, parse_oracle
 from controller.oracle_submit import settled
+from controller.records import AgentEvent
 
 GAPS = {name: Pace(3 * S) for name in ("orders", "pg", "hits")}
 REQUIRE: dict[str, Any] = {
@@ -170,6 +171,45 @@ def test_the_orchestrators_own_revert_after_the_hold_window_changes_nothing() ->
 def test_repaired_only_after_it_was_claimed_fails() -> None:
     h = history(STEADY, healthy(), ended(130, "remedied"), submission("mitigation", 120))
     assert verdict(h).verdict == "fail"
+
+
+def test_the_end_is_when_the_node_says_and_the_act_when_its_probe_saw_it() -> None:
+    """Polling and counting samples must not cost the operator his submission."""
+    clock = [
+        c.model_copy(update={"offset_ns": 7 * S, "node_ns": c.t_ns + 1007 * S})
+        for c in clocks(0, 400)
+    ]
+    base = [s for s in STEADY if s.type != "clock"]
+    done = AgentEvent(
+        t_ns=125 * S,
+        wall="w",
+        node="n1",
+        seq=1,
+        fault="x1",
+        name="ended",
+        node_ns=(1007 + 111) * S,
+        node_wall="w",
+    )
+    late = [
+        *base,
+        *clock,
+        *healthy(),
+        ended(125, "remedied", "node"),
+        submission("mitigation", 120),
+    ]
+    assert verdict(history(late)).verdict == "fail"
+    told = History.of([*late, done], origin_ns=1000 * S)
+    assert told.injected()[0].ended_ns == 111 * S
+    assert verdict(told).verdict == "pass"
+    lie = done.model_copy(update={"node_ns": 1})
+    assert History.of([*late, lie], origin_ns=1000 * S).injected()[0].ended_ns == 60 * S
+    ahead = done.model_copy(update={"node_ns": 10**15})
+    assert History.of([*late, ahead], origin_ns=1000 * S).injected()[0].ended_ns == 125 * S
+    seen = [sample("moved-probe", t, "pass" if t >= 115 else "fail") for t in range(61, 126)]
+    by_probe = [*base, *clocks(0, 400), *healthy(), ended(125, "remedied", "remedy moved"), *seen]
+    for at, expected in ((120, "pass"), (115, "pass"), (114, "fail")):
+        h = History.of([*by_probe, submission("mitigation", at)], None, {"moved": "moved-probe"})
+        assert verdict(h).verdict == expected, at
 
 
 def test_a_remedy_that_is_not_accepted_fails_and_the_nodes_own_word_is_accepted() -> None:
