@@ -70,6 +70,7 @@ def read_facts(node_id: str, notes: tuple[str, ...] = ()) -> Facts:
         kprobe_override=_kprobe_override(),
         net_features=net_features(),
         cgroup=_cgroup(),
+        stress_ng=_stress_ng(),
         notes=notes,
     )
 
@@ -143,6 +144,16 @@ def _kprobe_override() -> bool:
         return probe_helper(BPF_PROG_TYPE_KPROBE, BPF_FUNC_OVERRIDE_RETURN)
     except (FaultError, OSError):
         return False
+
+
+def _stress_ng() -> str:
+    try:
+        done = subprocess.run(
+            ["stress-ng", "--version"], capture_output=True, text=True, timeout=30, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip()[:200]
 
 
 def _cgroup() -> str:

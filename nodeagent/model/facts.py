@@ -51,6 +51,7 @@ class Facts(BaseModel):
         default=False, description="BPF on kprobes may override return values"
     )
     cgroup: str = Field(default="", description="v2, hybrid, v1 or empty")
+    stress_ng: str = Field(default="", description="what stress-ng --version says, empty if absent")
     notes: tuple[str, ...] = ()
 
 
