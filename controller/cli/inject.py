@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import threading
 from typing import Any
@@ -19,7 +20,8 @@ from nodeagent.model.plan import FaultRequest, Lease, Plan
 
 def fault_id_for(kind: str) -> str:
     """A new id that says what it is."""
-    return f"{kind[:24]}-{secrets.token_hex(3)}"
+    slug = re.sub("[^a-z0-9]+", "-", kind)[:24].strip("-")
+    return f"{slug}-{secrets.token_hex(3)}"
 
 
 class InjectGroup(click.Group):

@@ -10,8 +10,8 @@ from nodeagent.model.evidence import Evidence
 from nodeagent.model.kind import Measured
 
 
-def evidence(spec: Any, measured: tuple[Measured, ...]) -> Evidence:
-    """Hits of all steps together; details by call and by process."""
+def evidence(named: tuple[str, ...], measured: tuple[Measured, ...]) -> Evidence:
+    """Hits of all steps together; details by call and by process. named: calls, families."""
     data = [item.data for item in measured if "stats" in item.data]
     stats = [found["stats"] for found in data]
     first = [s["first_ns"] for s in stats if s["first_ns"]]
@@ -21,7 +21,7 @@ def evidence(spec: Any, measured: tuple[Measured, ...]) -> Evidence:
     calls: dict[str, Any] = {}
     for found in data:
         calls |= found["calls"]
-    said = [*statements(spec.call), *(line for found in data for line in found["uncovered"])]
+    said = [*statements(named), *(line for found in data for line in found["uncovered"])]
     if counters["lost"]:
         said.append(f"{counters['lost']} children of the tree found no room and are not hit")
     if counters["missed"]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal, Protocol
 
-from nodeagent.encode.syscalls import Call, errno_number, expand, on_arch
+from nodeagent.encode.syscalls import PREFIX, Call, errno_number, expand, on_arch
 from nodeagent.model.facts import Facts, NeedBpf, NeedBpfLsm, NeedKprobeOverride, NeedRoot
 from nodeagent.model.kind import Context, Guard, Rung
 from nodeagent.model.process import PidScope, ProcessBinding
@@ -144,6 +145,18 @@ def lsm_fits(spec: Any, context: Context) -> str | None:
     return fitting(spec, context, "lsm")
 
 
+@dataclass(frozen=True)
+class NeedInjectableCalls:
+    """System calls on the kernel's error-injection list; read stands for all of them."""
+
+    def missing(self, facts: Facts) -> str | None:
+        if facts.arch not in PREFIX:
+            return f"system calls of {facts.arch} are not known here (x86_64 and aarch64 are)"
+        if f"{PREFIX[facts.arch]}sys_read" in facts.error_injection:
+            return None
+        return "system calls are not open to error injection (CONFIG_FUNCTION_ERROR_INJECTION)"
+
+
 def _bpf(*objects: str) -> tuple[Any, ...]:
     return (NeedRoot(), *(NeedBpf(name) for name in ("syscall_tree", *objects)))
 
@@ -152,14 +165,14 @@ LADDER = (
     Rung(
         "bpf-fmod-ret",
         "BPF fmod_ret on the calls' own functions, skipped with a value other than 0",
-        lambda spec: _bpf("syscall_modret"),
+        lambda spec: (*_bpf("syscall_modret"), NeedInjectableCalls()),
         lambda spec, context: steps_for(spec, context, "modret"),
         modret_fits,
     ),
     Rung(
         "bpf-kprobe",
         "BPF on kprobes (before) or kretprobes (after) of the calls, by bpf_override_return",
-        lambda spec: (*_bpf("syscall_kprobe"), NeedKprobeOverride()),
+        lambda spec: (*_bpf("syscall_kprobe"), NeedKprobeOverride(), NeedInjectableCalls()),
         lambda spec, context: steps_for(spec, context, _kprobe_way(spec)),
         kprobe_fits,
     ),

@@ -121,7 +121,7 @@ after a missing file was created.""",
     targets=("pid", "cgroup"),
     family="process",
     ladder=sp.LADDER,
-    evidence=se.evidence,
+    evidence=lambda spec, measured: se.evidence(spec.call, measured),
     collateral=_collateral,
     remedies=(
         "restart the process (a fault on --pid ends with it; on --cgroup it holds)",

@@ -131,6 +131,8 @@ class FaultKind:
     react: Callable[[Any, tuple[StepBase, ...], NodeEvent], Reaction | None] = _no_reaction
     hit: Callable[[Any, IoRecord], bool] = _failed
     """Whether a bio that a watch saw proves that the fault bites; by default one that failed."""
+    preset_of: str = ""
+    """The kind whose steps and mechanisms it uses with chosen parameters, if it is a preset."""
     no_hits_hint: str = ""
     """Why an armed fault may have no hits, for the event that says so."""
     examples: tuple[str, ...] = field(default=())

@@ -17,7 +17,9 @@ import kill_cases as table
 
 def test_every_rung_of_every_kind_is_killed() -> None:
     """A new kind or rung: add a Case to tests/vm/kill_cases.py."""
-    due = [kind for name, kind in kinds().items() if name not in table.WAITING]
+    due = [
+        kind for name, kind in kinds().items() if name not in table.WAITING and not kind.preset_of
+    ]
     wanted = {f"{kind.name}/{rung.name}" for kind in due for rung in kind.ladder}
     assert wanted == {case.name for case in table.CASES}
 
