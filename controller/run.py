@@ -44,6 +44,9 @@ class Sampler(Protocol):
 class View(Protocol):
     """Somebody who watches a run."""
 
+    names: dict[str, str]
+    """What to call a fault; set before anything is shown."""
+
     def show(self, core: Core, health: dict[str, Verdict], now: int) -> None:
         """Called about twice a second."""
 

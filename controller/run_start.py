@@ -19,6 +19,7 @@ from controller.experiment_check import Loaded, addresses
 from controller.experiment_parts import parse_part
 from controller.experiment_plan import ns
 from controller.guards import Watch
+from controller.live import names_of
 from controller.load.sampler import LoadSampler
 from controller.probes.measure import Surroundings
 from controller.probes.sampler import RunClock
@@ -49,6 +50,8 @@ LEAD_NS = 3_000_000_000
 class Options:
     """How to play."""
 
+    run: str
+    """From new_run_id()."""
     folder: Path
     noise: bool
     blind: bool
@@ -85,7 +88,7 @@ def play_new(
 ) -> Outcome:
     """A new run. Raises Unreachable or Refused before anything is touched; a fault that is
     refused later is a record, not an error."""
-    experiment, run = loaded.experiment, new_run_id()
+    experiment, run = loaded.experiment, options.run
     with open_ports(experiment, default) as ports:
         nodes = describe_nodes(ports, lambda: (0, wall()))
         found = preview(run, plan, ports)
@@ -166,6 +169,8 @@ class Stage:
             max_nodes=experiment.caps.nodes,
         )
         self.core = Core(plan, settings, self._emit, wall)
+        for view in views:
+            view.names = names_of(self.core)
         watch = Watch(self.core, experiment.guards, experiment.remedies)
         origin = header.origin_boottime_ns
         self.runner = Runner(self.core, recorder, watch, origin, views, _wanted(experiment))

@@ -131,8 +131,10 @@ def play(loaded: Loaded, plan: RunPlan, noise: bool, values: dict[str, Any]) -> 
     """As often as asked; the worst exit code."""
     worst = 0
     for number in range(1, values["repeat"] + 1):
+        name = f"{loaded.experiment.name}-{(run := new_run_id())}"
         options = Options(
-            folder=_folder(values["folder"], loaded.experiment.name, number, values["repeat"]),
+            run=run,
+            folder=_folder(values["folder"], name, number, values["repeat"]),
             noise=noise,
             blind=loaded.experiment.blind,
             allow_refused=values["allow_refused"],
@@ -149,7 +151,7 @@ def play(loaded: Loaded, plan: RunPlan, noise: bool, values: dict[str, Any]) -> 
 
 def _folder(given: Path | None, name: str, number: int, repeat: int) -> Path:
     if given is None:
-        return RUNS / f"{name}-{new_run_id()}"
+        return RUNS / name
     return given if repeat == 1 else given.with_name(f"{given.name}-{number}")
 
 
