@@ -24,8 +24,13 @@ NOTE = "<!-- Written by `python -m controller.docs` from the kind itself; edit t
 
 def pages() -> dict[str, str]:
     """Every page by its file name."""
-    found = {f"{kind.name}.md": page(kind) for kind in kinds().values()}
+    found = {file_name(kind): page(kind) for kind in kinds().values()}
     return {"README.md": index(kinds().values()), **found}
+
+
+def file_name(kind: FaultKind) -> str:
+    """Where a kind's page is."""
+    return kind.name.replace(":", "-") + ".md"
 
 
 def index(listed: Iterable[FaultKind]) -> str:
@@ -34,7 +39,7 @@ def index(listed: Iterable[FaultKind]) -> str:
     lines.append("|---|---|---|---|")
     for kind in listed:
         rungs = ", ".join(rung.name for rung in kind.ladder)
-        name = f"[{kind.name}]({kind.name}.md)"
+        name = f"[{kind.name}]({file_name(kind)})"
         lines.append(f"| {name} | {_cell(kind.summary)} | {', '.join(kind.targets)} | {rungs} |")
     lines += ["", "Options that every kind has:", "", *_options(common_options())]
     return "\n".join(lines) + "\n"

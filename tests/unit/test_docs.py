@@ -24,8 +24,8 @@ def test_the_committed_pages_of_all_kinds_are_current() -> None:
 def test_every_kind_has_a_page_with_its_options_and_ways_out() -> None:
     pages = docs.pages()
     for kind in kinds().values():
-        text = pages[f"{kind.name}.md"]
-        assert f"[{kind.name}]({kind.name}.md)" in pages["README.md"]
+        text = pages[docs.file_name(kind)]
+        assert f"[{kind.name}]({docs.file_name(kind)})" in pages["README.md"]
         for line in (*kind.examples, *kind.remedies, *(f"`{r.name}`" for r in kind.ladder)):
             assert line in text
         for name in kind.spec.model_fields:

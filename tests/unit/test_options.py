@@ -99,6 +99,10 @@ KEYWORDS = {
     "metavar",
     "prefixItems",
     "discriminator",
+    "ge",  # of pydantic, on a field whose type has a text form: an annotation to others
+    "le",
+    "gt",
+    "lt",
 }
 TYPES = {"string", "integer", "number", "boolean", "array", "object", "null"}
 
