@@ -24,13 +24,29 @@ NOTE = "<!-- Written by `python -m controller.docs` from the kind itself; edit t
 
 def pages() -> dict[str, str]:
     """Every page by its file name."""
-    found = {file_name(kind): page(kind) for kind in kinds().values()}
-    return {"README.md": index(kinds().values()), **found}
+    plain = [kind for kind in kinds().values() if not family(kind)]
+    found = {"README.md": index(plain), **{f"{kind.name}.md": page(kind) for kind in plain}}
+    for name in dict.fromkeys(family(kind) for kind in kinds().values()):
+        if name:
+            presets = [kind for kind in kinds().values() if family(kind) == name]
+            found[f"{name}.md"] = preset_page(name, presets)
+    return found
 
 
-def file_name(kind: FaultKind) -> str:
-    """Where a kind's page is."""
-    return kind.name.replace(":", "-") + ".md"
+def family(kind: FaultKind) -> str:
+    """`khaos` for the preset `khaos:read_error`; empty for a kind of its own."""
+    return kind.name.rpartition(":")[0]
+
+
+def preset_page(name: str, presets: Iterable[FaultKind]) -> str:
+    """One page for all presets of a name: kinds with their options set for a known fault."""
+    lines = [NOTE, "", f"# Presets: {name}", "", "| preset | what | targets | example |"]
+    lines.append("|---|---|---|---|")
+    for kind in presets:
+        example = f"`{_cell(kind.examples[0])}`"
+        targets = ", ".join(kind.targets)
+        lines.append(f"| {kind.name} | {_cell(kind.summary)} | {targets} | {example} |")
+    return "\n".join(lines) + "\n"
 
 
 def index(listed: Iterable[FaultKind]) -> str:
@@ -39,8 +55,10 @@ def index(listed: Iterable[FaultKind]) -> str:
     lines.append("|---|---|---|---|")
     for kind in listed:
         rungs = ", ".join(rung.name for rung in kind.ladder)
-        name = f"[{kind.name}]({file_name(kind)})"
+        name = f"[{kind.name}]({kind.name}.md)"
         lines.append(f"| {name} | {_cell(kind.summary)} | {', '.join(kind.targets)} | {rungs} |")
+    groups = dict.fromkeys(filter(None, map(family, kinds().values())))
+    lines += ["", *(f"Presets of these kinds: [{name}]({name}.md)." for name in groups)]
     lines += ["", "Options that every kind has:", "", *_options(common_options())]
     return "\n".join(lines) + "\n"
 
