@@ -135,7 +135,8 @@ def free_prio(shown: Shown, step: TcFilters) -> int:
     """The first of two priorities before every filter that is not ours. Raises Refused."""
     taken = {f.prio for f in shown.filters[step.hook]}
     foreign = [f for f in shown.filters[step.hook] if not nf.owner(f)]
-    end: int = min((f.prio for f in foreign), default=1 << 15)
+    end = min((f.prio for f in foreign), default=1 << 15)
+    prio: int
     for prio in (*range(FIRST_PRIO, end - 1), *range(min(FIRST_PRIO, end - 1) - 1, 0, -1)):
         if not {prio, prio + 1} & taken:
             return prio
