@@ -56,7 +56,9 @@ CASES = (
     Case("syscall", "bpf-lsm", "process", spec={"call": ["openat"], "errno": "EACCES"}),
 )
 
-WAITING = frozenset({"bandwidth", "khaos", "netem", "partition", "stress"})
+WAITING = frozenset(
+    {"bandwidth", "disk-fill", "khaos", "netem", "partition", "pause", "stress", "throttle"}
+)
 """Kinds without a case: they come with their own objects in the fingerprint."""
 
 
