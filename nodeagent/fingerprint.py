@@ -24,6 +24,7 @@ from nodeagent.bpf_inventory import inventory
 from nodeagent.encode.dm import DevNum, Table, format_table
 from nodeagent.journal import JOURNAL_NAME
 from nodeagent.model.errors import Refused
+from nodeagent.net_fingerprint import network
 from nodeagent.statedir import DEFAULT_STATE_DIR
 
 SCHEMA = 1
@@ -44,6 +45,7 @@ def fingerprint(state_dir: Path = DEFAULT_STATE_DIR) -> dict[str, Any]:
         "loop_devices": _loop_devices(),
         "swaps": _swaps(),
         "bpf": {**inventory(), "pins": tree(Path("/sys/fs/bpf"))},
+        "network": network(),
         "processes": sorted(processes()),
         "cgroups": _our_cgroups(),
         "files": {

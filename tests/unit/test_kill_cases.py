@@ -28,7 +28,11 @@ def test_every_rung_of_every_kind_is_killed() -> None:
 def test_what_is_asked_for_is_valid(case: table.Case) -> None:
     assert "full" in case.on
     kind = kinds()[case.kind]
-    targets = {"file": {"type": "file", "file": "/x"}, "process": {"type": "pid", "pid": 1}}
+    targets: dict[str, dict[str, object]] = {
+        "file": {"type": "file", "file": "/x"},
+        "process": {"type": "pid", "pid": 1},
+        "netns": {"type": "netns", "netns": "/run/netns/kill"},
+    }
     target = targets.get(case.target, {"type": "device", "device": "/dev/mapper/x"})
     asked = FaultRequest(id="k-1", kind=case.kind, target=target, spec=case.spec)
     parse_request(kind, asked)

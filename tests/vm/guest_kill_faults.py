@@ -32,7 +32,15 @@ WITNESS = """dmsetup table | sort
 dmsetup info -c --noheadings -o name,uuid,suspended,tables_loaded | sort
 losetup -l
 if command -v bpftool >/dev/null; then bpftool prog | grep -c name; fi
+ip -n kill link | grep -v link/; tc -n kill qdisc; tc -n kill filter show dev eth0 egress
+tc -n kill filter show dev eth0 ingress
 true"""
+NETNS = """ip netns add kill && ip -n kill link add eth0 type veth peer name peer
+ip -n kill link set eth0 up && ip -n kill link set peer up
+ip -n kill addr add 10.9.0.1/24 dev eth0
+tc -n kill qdisc add dev eth0 root handle 5: htb default 1
+tc -n kill class add dev eth0 parent 5: classid 5:1 htb rate 1gbit"""
+"""A namespace with a qdisc tree of its own, which nothing may change."""
 
 
 def sh(*argv: str) -> str:
@@ -74,12 +82,14 @@ def set_up() -> None:
     FILE.write_bytes(bytes(range(256)) * 16 * 16)
     os.sync()
     sleeper()
+    sh("sh", "-ec", NETNS)
 
 
 def tear_down() -> None:
     """The file system must have come through unharmed."""
     sleeper().kill()
     sleeper().wait()
+    sh("ip", "netns", "del", "kill")
     sh("umount", str(MOUNT))
     sh("e2fsck", "-f", "-n", "/dev/mapper/data")
     sh("dmsetup", "remove", "data", "raw")
@@ -100,6 +110,7 @@ def request(chosen: Case, ident: str) -> FaultRequest:
         "mounted": {"type": "device", "device": "/dev/mapper/data"},
         "raw": {"type": "device", "device": "/dev/mapper/raw"},
         "process": {"type": "pid", "pid": sleeper().pid},
+        "netns": {"type": "netns", "netns": "/run/netns/kill"},
     }
     return FaultRequest(
         id=ident,

@@ -19,7 +19,7 @@ class Case:
     """One mechanism of one kind.
 
     target: `file` (on a mounted ext4), `mounted` (its volume), `raw` (a prepared volume that
-    nobody uses, for what a file system does not survive) or `process` (one that sleeps).
+    nobody uses, for what a file system does not survive), `process` (one that sleeps) or `netns`.
     on: flavours that must arm it; on the others its plan must be refused. heals: a write to
     it is answered by the agent with a change of the armed step, and ends the fault.
     """
@@ -53,12 +53,14 @@ CASES = (
     Case("disk-drop-writes", "dm-flakey", "raw", acknowledge=("data-loss",)),
     Case("syscall", "bpf-fmod-ret", "process", FULL, spec=READ),
     Case("syscall", "bpf-kprobe", "process", FULL, spec=READ),
+    Case("netem", "netem", "netns", spec={"delay": "50ms", "direction": "both"}),
+    Case("netem", "tc-bpf", "netns", spec={"loss": "5%"}),
+    Case("partition", "tc-drop", "netns", spec={"to": "10.9.0.2", "but": "10.9.0.2:22/tcp"}),
+    Case("bandwidth", "tbf", "netns", spec={"rate": "10mbit"}),
     Case("syscall", "bpf-lsm", "process", spec={"call": ["openat"], "errno": "EACCES"}),
 )
 
-WAITING = frozenset(
-    {"bandwidth", "disk-fill", "khaos", "netem", "partition", "pause", "stress", "throttle"}
-)
+WAITING = frozenset({"disk-fill", "khaos", "pause", "stress", "throttle"})
 """Kinds without a case: they come with their own objects in the fingerprint."""
 
 

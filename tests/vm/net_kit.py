@@ -1,0 +1,143 @@
+"""Three net namespaces on a bridge, traffic between them, and dumps by ip(8) and tc(8).
+
+    a 10.9.0.1 fd00:9::1      b 10.9.0.2 fd00:9::2      c 10.9.0.3 fd00:9::3
+
+`a` is the target; its interface is eth0.
+
+The kernel switches code paths (static keys) by patching its text when the first socket asks for
+time stamps and the first clsact comes. QEMU's multi-threaded emulation sometimes runs a stale
+breakpoint of such a patch (an "int3" oops in a sound kernel), so both are kept on meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentkit import Bench
+
+A = {"type": "netns", "netns": "/run/netns/a"}
+GUEST = "/tmp/guest_net.py"
+ADDRESS = {"a": "10.9.0.1", "b": "10.9.0.2", "c": "10.9.0.3"}
+ADDRESS6 = {"a": "fd00:9::1", "b": "fd00:9::2", "c": "fd00:9::3"}
+# Counters, times and what only counts up; everything else is compared by byte.
+_VARIES = re.compile(
+    r'"(bytes|packets|drops|overlimits|requeues|backlog|qlen|last_used|installed|used|expires'
+    r"|first_used|direct_packets_stat|maxpacket|drop_overlimit|new_flow_count|ecn_mark"
+    r'|new_flows_len|old_flows_len|success|rule_hit|rule_hits|ifindex)":[^,}\]]+'
+)
+
+
+@dataclass
+class Net:
+    """The namespaces of a node, with an agent beside them."""
+
+    bench: Bench
+
+    def sh(self, ns: str, script: str, timeout: float = 60) -> str:
+        return self.bench.node.sh(f"ip netns exec {ns} sh -ec '{script}'", timeout=timeout)
+
+    def rtts(self, host: str, count: int = 10, ns: str = "a", options: str = "") -> list[float]:
+        """Round trips in ms that ping(8) saw, sorted; lost ones are missing."""
+        done = self.bench.node.run(
+            f"ip netns exec {ns} ping -n -i 0.05 -W 3 -c {count} {options} {host}",
+            check=False,
+            timeout=60,
+        )
+        return sorted(float(found) for found in re.findall(r"time=([\d.]+) ms", done.out))
+
+    def udp(
+        self, to: str, count: int, per_second: float = 0, size: int = 100, ns: str = "a",
+        host: str = "", idle: float = 1.5,
+    ) -> dict[str, Any]:  # fmt: skip
+        """What of `count` numbered packets from one namespace arrives in another."""
+        port = 5001
+        receiver = f"ip netns exec {to} python3 {GUEST} recv {port} {idle} >/tmp/recv.out"
+        sender = (
+            f"ip netns exec {ns} python3 {GUEST} send {host or ADDRESS[to]} {port} "
+            f"{count} {size} {per_second}"
+        )
+        script = (
+            f"rm -f /tmp/recv.out; {receiver} & "
+            "for i in $(seq 200); do grep -q ready /tmp/recv.out && break; sleep 0.1; done; "
+            f"{sender} >/tmp/send.out; wait; tail -n 1 /tmp/recv.out; cat /tmp/send.out"
+        )
+        got, sent = self.bench.node.sh(script, timeout=180).splitlines()
+        return {**json.loads(got), **json.loads(sent)}
+
+    def dump(self) -> str:
+        """Everything that tc and ip show of the target's namespace, without counters."""
+        script = (
+            "ip -j -d link; tc -j qdisc; for d in $(ls /sys/class/net); do tc -j class show dev $d;"
+            " tc -j filter show dev $d;"
+            " for h in ingress egress; do tc -j filter show dev $d $h 2>&1 || true; done; done;"
+            " nft list ruleset"
+        )
+        text = self.bench.node.sh(
+            f"ip netns exec a unshare -m sh -ec 'mount -t sysfs s /sys; {script}'"
+        )
+        return _VARIES.sub(r'"\1":0', text)
+
+    def inject(self, kind: str, spec: dict[str, Any], **more: Any) -> str:
+        """The id of a fault on `a` that is armed."""
+        fault = self.bench.inject(kind, more.pop("target", A), spec=spec, **more)
+        assert fault.state == "armed"
+        return str(fault.id)
+
+    def revert(self, fault_id: str) -> None:
+        assert self.bench.client.revert(fault_id).fault.state == "ended"
+
+    def counters(self, fault_id: str) -> dict[str, int]:
+        found: dict[str, int] = self.bench.evidence(fault_id)["counters"]
+        return found
+
+
+SET_UP = """
+set -e
+rm -f /tmp/hold.out
+for n in sw a b c; do ip netns add $n; ip -n $n link set lo up; done
+ip -n sw link add br0 type bridge; ip -n sw link set br0 up
+i=0
+for n in a b c; do
+  i=$((i+1))
+  ip -n $n link add eth0 type veth peer name port-$n netns sw
+  ip -n sw link set dev port-$n master br0 up
+  ip -n $n addr add 10.9.0.$i/24 dev eth0
+  ip -n $n addr add fd00:9::$i/64 dev eth0 nodad
+  ip -n $n link set eth0 up
+done
+tc -n sw qdisc add dev lo clsact
+ip netns exec sw setsid python3 /tmp/guest_net.py hold >/tmp/hold.out 2>&1 </dev/null &
+for i in $(seq 200); do grep -qs ready /tmp/hold.out && break; sleep 0.1; done
+for n in a b c; do
+  for t in 10.9.0.1 10.9.0.2 10.9.0.3 fd00:9::1 fd00:9::2 fd00:9::3; do
+    ip netns exec $n ping -q -c 1 -W 5 $t >/dev/null
+  done
+done
+"""
+TEAR_DOWN = "for n in sw a b c; do ip netns pids $n | xargs -r kill -9; ip netns del $n; done"
+
+
+@contextmanager
+def namespaces(bench: Bench) -> Iterator[Net]:
+    """The namespaces as above; afterwards nothing of them or of faults is left."""
+    node = bench.node
+    node.put(GUEST, (Path(__file__).parent / "guest_net.py").read_bytes())
+    node.sh(SET_UP, timeout=60)
+    try:
+        yield Net(bench)
+    finally:
+        for fault in bench.client.faults(active_only=True):
+            bench.client.revert(fault.id)
+        node.sh(TEAR_DOWN, timeout=60)
+
+
+def binomial_bounds(count: int, share: float, z: float = 4.5) -> tuple[float, float]:
+    """Where a binomial count lies but for about 7 in a million runs (normal approximation)."""
+    middle, spread = count * share, z * (count * share * (1 - share)) ** 0.5
+    return middle - spread - 1, middle + spread + 1
