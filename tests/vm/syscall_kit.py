@@ -1,0 +1,201 @@
+"""Programs that make system calls on request, in lab nodes, and how they fared."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agentkit import Bench
+
+# At each SIGUSR1 it makes its calls, by so many threads (started anew) so many times, and
+# writes their errnos. What it waits with and writes by is none of the calls it is tested with.
+WORKER = r"""
+import errno, json, os, signal, sys, threading
+mode, threads, times = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+fd = os.open("/etc/hostname", os.O_RDONLY)
+pipe = os.pipe()
+os.write(pipe[1], b"x" * 4096)
+def child():
+    pid = os.fork()
+    if not pid:
+        os._exit(grandchild() if mode == "grandchild" else attempt(lambda: os.pread(fd, 4, 0)))
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+def grandchild():
+    pid = os.fork()
+    if not pid:
+        os._exit(attempt(lambda: os.pread(fd, 4, 0)))
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+def attempt(what):
+    try:
+        found = what()
+    except OSError as exc:
+        return exc.errno
+    return 0 if found != b"" else -1  # -1: an end of file
+def read_pipe():
+    return os.read(pipe[0], 1)
+def open_close():
+    os.close(os.open("/etc/hostname", os.O_RDONLY))
+def one():
+    if mode in ("child", "grandchild"):
+        return child()
+    return attempt({"pread": lambda: os.pread(fd, 4, 0),
+        "pipe": read_pipe, "open": open_close, "exec": lambda: os.system("true"),
+        "fsync": lambda: os.fsync(fd)}[mode])
+def work(out):
+    out.extend(one() for _ in range(times))
+os.write(1, b"ready\n")
+while True:
+    signal.sigwait({signal.SIGUSR1})
+    outs = [[] for _ in range(threads)]
+    if threads == 1:
+        work(outs[0])
+    else:
+        started = [threading.Thread(target=work, args=(out,)) for out in outs]
+        [t.start() for t in started]
+        [t.join() for t in started]
+    os.write(1, (json.dumps(outs) + "\n").encode())
+"""
+
+# No libc between: a static program, and the 32-bit entry of the same kernel by int 0x80.
+STATIC = r"""
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+#include <sys/syscall.h>
+static char buffer[64];
+int main(void)
+{
+	sigset_t set;
+	int sig, fd = open("/etc/hostname", O_RDONLY);
+	sigemptyset(&set);
+	sigaddset(&set, SIGUSR1);
+	sigprocmask(SIG_BLOCK, &set, 0);
+	write(1, "ready\n", 6);
+	for (;;) {
+		long native, compat;
+		sigwait(&set, &sig);
+		native = syscall(SYS_read, fd, buffer, 4);
+		native = native < 0 ? errno : 0;
+		lseek(fd, 0, SEEK_SET);
+		__asm__ volatile("int $0x80"
+			: "=a"(compat)
+			: "a"(3), "b"((long)fd), "c"((long)buffer), "d"(4L)
+			: "memory", "r8", "r9", "r10", "r11");
+		dprintf(1, "[[%ld, %ld]]\n", native, (int)compat < 0 ? -(int)compat : 0L);
+	}
+}
+"""
+
+
+class Worker:
+    """One program in the node; `go` lets it make its calls."""
+
+    def __init__(self, bench: Bench, pid: int, out: str) -> None:
+        self.bench, self.pid, self.out = bench, pid, out
+
+    def go(self) -> list[list[int]]:
+        """The errnos of each thread's calls; -1 is an end of file."""
+        before = self._lines()
+        self.bench.node.sh(f"kill -USR1 {self.pid}")
+        deadline = self.bench.node.deadline(30)
+        while len(lines := self._lines()) == len(before):
+            assert time.monotonic() < deadline, "the program did not answer"
+            time.sleep(0.05)
+        found: list[list[int]] = json.loads(lines[-1])
+        return found
+
+    def _lines(self) -> list[str]:
+        return [line for line in self.bench.node.sh(f"cat {self.out}").splitlines() if line]
+
+    @property
+    def target(self) -> dict[str, Any]:
+        return {"type": "pid", "pid": self.pid}
+
+    def failed(self) -> int:
+        """Of all its calls, how many failed."""
+        return sum(1 for thread in self.go() for code in thread if code)
+
+
+@contextmanager
+def worker(
+    bench: Bench, mode: str, threads: int = 1, times: int = 10, cgroup: str = "", wrap: str = ""
+) -> Iterator[Worker]:
+    """A worker, born now; killed at the end. wrap: words before it, such as setpriv."""
+    node = bench.node
+    node.put("/tmp/worker.py", WORKER.encode())
+    with _started(
+        bench, f"{wrap} python3 /tmp/worker.py {mode} {threads} {times}", cgroup
+    ) as found:
+        yield found
+
+
+@contextmanager
+def static_program(bench: Bench) -> Iterator[Worker]:
+    """The static program, compiled here."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, program = Path(folder, "s.c"), Path(folder, "s")
+        source.write_text(STATIC)
+        flags = ["-static", "-no-pie", "-O1", "-w"]
+        subprocess.run(["gcc", *flags, "-o", program, source], check=True, timeout=120)
+        bench.node.put("/tmp/static", program.read_bytes())
+    bench.node.sh("chmod +x /tmp/static")
+    with _started(bench, "/tmp/static", "") as found:
+        yield found
+
+
+@contextmanager
+def _started(bench: Bench, command: str, cgroup: str) -> Iterator[Worker]:
+    node = bench.node
+    out = f"/tmp/w{time.monotonic_ns()}"
+    join = f"echo $$ > {cgroup}/cgroup.procs; " if cgroup else ""
+    line = f"{join}echo $$ > {out}.pid; exec {command}"
+    node.sh(f"setsid sh -c '{line}' > {out} 2>&1 < /dev/null &")
+    deadline = node.deadline(30)
+    while "ready" not in node.sh(f"cat {out}"):
+        assert time.monotonic() < deadline, node.sh(f"cat {out}")
+        time.sleep(0.1)
+    pid = int(node.sh(f"cat {out}.pid"))
+    try:
+        yield Worker(bench, pid, out)
+    finally:
+        node.run(f"kill -9 {pid}", check=False)
+
+
+@contextmanager
+def cgroup(bench: Bench, name: str) -> Iterator[str]:
+    """A cgroup of its own, empty again and gone at the end."""
+    path = f"/sys/fs/cgroup/{name}"
+    bench.node.sh(f"mkdir -p {path}")
+    try:
+        yield path
+    finally:
+        bench.node.run(
+            f"for i in $(seq 50); do find {path} -depth -type d -exec rmdir {{}} + && exit 0; "
+            "sleep 0.1; done",
+            check=False,
+        )
+
+
+def hooks(bench: Bench) -> list[str]:
+    """Our attached programs of system calls, by bpftool, which knows nothing of us."""
+    programs = {
+        p["id"]: p.get("name", "") for p in json.loads(bench.node.sh("bpftool -j prog list"))
+    }
+    links = json.loads(bench.node.sh("bpftool -j link list"))
+    names = [programs.get(link.get("prog_id"), "") for link in links]
+    return sorted(name for name in names if name.startswith(("fc_sys", "fc_tree")))
+
+
+def need_cgroup2(bench: Bench) -> None:
+    if bench.node.run("test -e /sys/fs/cgroup/cgroup.controllers", check=False).code:
+        pytest.fail("the node has no cgroup v2")
