@@ -24,7 +24,7 @@ from nodeagent.model.facts import Facts
 from nodeagent.net_probe import net_features
 
 BPF_OBJECTS = Path(__file__).parent / "bpf_objects"
-MODULES = ("dm_mod", "dm_delay", "dm_flakey", "dm_dust", "ifb numifbs=0", "sch_netem")
+MODULES = ("loop", "dm_mod", "dm_delay", "dm_flakey", "dm_dust", "ifb numifbs=0", "sch_netem")
 """With their parameters; ifb would make two devices by itself."""
 INJECTABLE = ("should_fail_bio",)
 CAP_SYS_ADMIN = 21

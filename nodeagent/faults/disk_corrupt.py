@@ -79,21 +79,23 @@ class Spec(FaultSpec):
 
 @dataclass(frozen=True)
 class NeedCorrupting:
-    """A dm-flakey that does what it says; facts come from a trial on private devices."""
+    """A dm-flakey that does what it says; facts come from a trial at the agent's start."""
 
     direction: Literal["read", "write"]
 
     def missing(self, facts: Facts) -> str | None:
         if f"flakey:corrupts_{self.direction}s" in facts.dm_features:
             return None
+        if "flakey:tried" not in facts.dm_features:
+            return "whether dm-flakey corrupts at all could not be tried here (module loop)"
         if self.direction == "read":
             return (
                 "this kernel's dm-flakey accepts to corrupt reads and changes nothing "
-                "(tried on a private device; newer kernels do it)"
+                "(tried on a loop device; newer kernels do it)"
             )
         return (
             "this kernel's dm-flakey changes the writer's own memory instead of what is "
-            "written (tried on a private device; Linux 6.5 and later change a copy)"
+            "written (tried on a loop device; Linux 6.5 and later change a copy)"
         )
 
 
@@ -198,7 +200,7 @@ On write the wrong data is on the disk and the page cache has the right one.
 The ladder has one rung, dm-flakey, and kernels differ: the random form is new in Linux 6.5;
 before that release a corrupted write changes the writer's own memory, which is another
 fault, and kernels such as 6.1 accept to corrupt reads and change nothing. The agent tries both
-on private devices when it starts, and refuses what would be a lie.
+on a private loop device when it starts, and refuses what would be a lie.
 
 Both directions can lose data, so each has to be acknowledged: --i-know data-loss.""",
     spec=Spec,

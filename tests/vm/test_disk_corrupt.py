@@ -147,11 +147,11 @@ def test_an_old_kernel_is_refused_by_name(vm_node: Node, bench: Bench) -> None:
 @pytest.mark.vm("debian-12")
 def test_the_refusals_of_an_old_kernel_are_true(vm_node: Node, bench: Bench) -> None:
     """The same tables by dmsetup: what the refusal says is what this kernel does."""
-    with raw_volume(bench) as path:
-        zero(bench, path, 1)
-        size = bench.node.sh(f"blockdev --getsz {path}").strip()
-        table = f"0 {size} flakey {path} 0 0 9999 5 corrupt_bio_byte 7 {{}} 1 0"
-        bench.node.sh(f"dmsetup create old --table '{table.format('r')}' && dmsetup mknodes")
+    path = bench.node.sh("readlink -f /dev/disk/by-id/virtio-d1").strip()
+    zero(bench, path, 1)
+    size = bench.node.sh(f"blockdev --getsz {path}").strip()
+    table = f"0 {size} flakey {path} 0 0 9999 5 corrupt_bio_byte 7 {{}} 1 0"
+    bench.node.sh(f"dmsetup create old --table '{table.format('r')}' && dmsetup mknodes")
         try:
             assert io(bench, "read", "/dev/mapper/old")["odd"] == {}
             bench.node.sh(f"dmsetup load old --table '{table.format('w')}' && dmsetup resume old")

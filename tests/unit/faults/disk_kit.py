@@ -39,10 +39,11 @@ STOCK = Facts(
         "flakey:error_reads",
         "flakey:random_read_corrupt",
         "flakey:random_write_corrupt",
+        "flakey:tried",
     ),
 )
 FULL = STOCK.model_copy(update={"error_injection": ("should_fail_bio",)})
-OLD = STOCK.model_copy(update={"dm_features": (), "kernel_release": "6.1.0-57"})
+OLD = STOCK.model_copy(update={"dm_features": ("flakey:tried",), "kernel_release": "6.1.0-57"})
 
 
 def disk_layer(**changes: Any) -> BlockLayer:

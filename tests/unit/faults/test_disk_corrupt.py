@@ -90,6 +90,12 @@ def test_a_kernel_that_accepts_random_reads_and_changes_nothing_is_refused() -> 
     assert plan("disk-corrupt", {"direction": "write"}, facts=facts, **ACK)
 
 
+def test_what_could_not_be_tried_is_refused() -> None:
+    facts = OLD.model_copy(update={"dm_features": ("flakey:random_read_corrupt",)})
+    with pytest.raises(Refused, match="could not be tried"):
+        plan("disk-corrupt", facts=facts, **ACK)
+
+
 def test_a_plain_disk_is_refused() -> None:
     with pytest.raises(Refused, match="volume prepare"):
         plan("disk-corrupt", layers=PLAIN, **ACK)
