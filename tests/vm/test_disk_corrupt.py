@@ -152,12 +152,12 @@ def test_the_refusals_of_an_old_kernel_are_true(vm_node: Node, bench: Bench) -> 
     size = bench.node.sh(f"blockdev --getsz {path}").strip()
     table = f"0 {size} flakey {path} 0 0 9999 5 corrupt_bio_byte 7 {{}} 1 0"
     bench.node.sh(f"dmsetup create old --table '{table.format('r')}' && dmsetup mknodes")
-        try:
-            assert io(bench, "read", "/dev/mapper/old")["odd"] == {}
-            bench.node.sh(f"dmsetup load old --table '{table.format('w')}' && dmsetup resume old")
-            assert io(bench, "write", "/dev/mapper/old", fill=65)["odd"] == {"6": 1}
-        finally:
-            bench.node.sh("dmsetup remove old")
+    try:
+        assert io(bench, "read", "/dev/mapper/old")["odd"] == {}
+        bench.node.sh(f"dmsetup load old --table '{table.format('w')}' && dmsetup resume old")
+        assert io(bench, "write", "/dev/mapper/old", fill=65)["odd"] == {"6": 1}
+    finally:
+        bench.node.sh("dmsetup remove old")
 
 
 @pytest.mark.vm(*FLAVOURS)
