@@ -60,7 +60,7 @@ CASES = (
     Case("syscall", "bpf-lsm", "process", spec={"call": ["openat"], "errno": "EACCES"}),
 )
 
-WAITING = frozenset({"disk-fill", "khaos", "pause", "stress", "throttle"})
+WAITING = frozenset({"disk-fill", "khaos", "kill", "pause", "stress", "throttle"})
 """Kinds without a case: they come with their own objects in the fingerprint."""
 
 

@@ -1,12 +1,12 @@
-"""Steps on processes: signals that stop them (signal(7))."""
+"""Steps on processes: signals (signal(7)), and load that runs beside them."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from nodeagent.model.process import PidScope
+from nodeagent.model.process import CgroupScope, PidScope
 from nodeagent.model.steps.base import StepBase
 
 
@@ -24,3 +24,58 @@ class ProcessStop(StepBase):
     def summary(self) -> str:
         turns = f" for {self.on_ms} ms, then -CONT for {self.off_ms} ms" if self.off_ms else ""
         return f"kill -STOP {self.scope.pid}{turns}"
+
+
+class StressRun(StepBase):
+    """stress-ng in a cgroup of our own below the target's; ended by cgroup.kill.
+
+    A journal's revert needs the paths only, no pid. Files that it writes outlive a boot.
+    """
+
+    survives_boot: ClassVar[bool] = True
+
+    op: Literal["stress_run"] = "stress_run"
+    scope: CgroupScope
+    child: str = Field(pattern=r"^faultctl-[a-z0-9-]+$", description="name of our cgroup")
+    args: tuple[str, ...] = Field(min_length=1)
+    workers: int = Field(ge=1, description="how many are to be alive before it is armed")
+    memory: int = Field(default=0, ge=0, description="bytes that are to be held before that")
+    oom_score_adj: int = Field(ge=-1000, le=1000)
+    folder: str = Field(default="", description="where scratch files go; empty: none")
+
+    def key(self) -> str:
+        return f"stress:{self.scope.id}:{self.child}"
+
+    def summary(self) -> str:
+        return f"stress-ng {' '.join(self.args)}  # in {self.scope.path}/{self.child}"
+
+
+class ProcessKill(StepBase):
+    """Signals to a target, once or every so often; what they did is not taken back.
+
+    The repeating ends with the agent's process, and so does the step.
+    """
+
+    ephemeral: ClassVar[bool] = True
+
+    op: Literal["process_kill"] = "process_kill"
+    scope: PidScope | CgroupScope
+    number: int = Field(ge=1, le=64, description="signal number (signal(7))")
+    name: str
+    whom: Literal["all", "one"] = "all"
+    every_ms: int = Field(default=0, ge=0, le=1 << 40, description="0: once")
+    seed: int = Field(default=0, ge=0, lt=1 << 63)
+
+    def key(self) -> str:
+        if isinstance(self.scope, PidScope):
+            return f"process:{self.scope.pid}:{self.scope.start_ticks}:kill"
+        return f"cgroup:{self.scope.id}:kill"
+
+    def summary(self) -> str:
+        if isinstance(self.scope, PidScope):
+            what = str(self.scope.pid)
+        else:
+            pick = " | shuf -n 1" if self.whom == "one" else ""
+            what = f"$(cat /sys/fs/cgroup{self.scope.path}/**/cgroup.procs{pick})"
+        again = f", every {self.every_ms} ms" if self.every_ms else ""
+        return f"kill -{self.name} {what}{again}"

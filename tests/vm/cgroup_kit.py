@@ -1,0 +1,61 @@
+"""Cgroups for tests of load: a victim and a neighbour with all controllers, gone afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from agentkit import Bench
+
+from nodeagent.model.errors import Unreachable
+
+ROOT = "/sys/fs/cgroup"
+BUSY = "while :; do :; done"
+
+
+@contextmanager
+def cgroups(bench: Bench, *names: str) -> Iterator[None]:
+    """Cgroups below the root; their processes are killed at the end."""
+    node = bench.node
+    node.sh(f"echo '+cpu +memory +io +pids' > {ROOT}/cgroup.subtree_control")
+    for name in names:
+        node.sh(f"mkdir {ROOT}/{name}")
+    try:
+        yield
+    finally:
+        revert_all(bench)
+        for name in names:
+            node.sh(
+                f"[ ! -d {ROOT}/{name} ] && exit 0; echo 1 > {ROOT}/{name}/cgroup.kill; "
+                f"for i in $(seq 100); do rmdir {ROOT}/{name} 2>/dev/null && exit 0; sleep 0.1; "
+                f"done; ls {ROOT}/{name}; exit 1"
+            )
+
+
+def revert_all(bench: Bench) -> None:
+    """What a test has left; a killed agent's faults are its guardian's."""
+    with suppress(Unreachable):
+        for fault in bench.client.faults(active_only=True):
+            bench.client.revert(fault.id)
+
+
+def start(bench: Bench, cgroup: str, script: str) -> int:
+    """A shell script in a cgroup, in the background; its pid."""
+    out = bench.node.sh(
+        f"setsid sh -c 'echo $$ > {ROOT}/{cgroup}/cgroup.procs; {script}' "
+        ">/dev/null 2>&1 </dev/null & echo $!"
+    )
+    return int(out)
+
+
+def cat(bench: Bench, cgroup: str, file: str) -> str:
+    """A file of a cgroup, by cat."""
+    return bench.node.sh(f"cat {ROOT}/{cgroup}/{file}").strip()
+
+
+def cpu_share(bench: Bench, pid: int, seconds: int = 5) -> float:
+    """CPU time of a process by /proc/PID/stat over time by the node's uptime, 1 is a CPU."""
+    look = f"cut -d' ' -f14,15 /proc/{pid}/stat; cut -d' ' -f1 /proc/uptime"
+    out = bench.node.sh(f"{look}; sleep {seconds}; {look}").split()
+    ticks = int(out[3]) + int(out[4]) - int(out[0]) - int(out[1])
+    return ticks / 100 / (float(out[5]) - float(out[2]))
