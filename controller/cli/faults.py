@@ -204,9 +204,10 @@ def doctor(ctx: click.Context, purge: bool, output: str) -> None:
     metavar="EXPERIMENT",
     help="list instead every pair of kind and target of this file that could be injected now",
 )
+@click.option("--presets", is_flag=True, help="also kinds under names of other tools (khaos:...)")
 @output_option
-def faults(output: str, targets: Path | None) -> None:
-    """List the fault kinds, and what the node has for each."""
+def faults(output: str, presets: bool, targets: Path | None) -> None:
+    """List the fault kinds, and what the node has for each: + it has, - it lacks."""
     if targets is not None:
         from controller.cli.schedule import show_targets
 
@@ -223,7 +224,8 @@ def faults(output: str, targets: Path | None) -> None:
         render.data([_kind_data(kind, support) for kind in kinds().values()], output)
         return
     rows = []
-    for kind in kinds().values():
+    shown = [kind for kind in kinds().values() if presets or ":" not in kind.name]
+    for kind in shown:
         words = []
         for rung in kind.ladder:
             missing = support.get(kind.name, {}).get(rung.name)
@@ -231,6 +233,9 @@ def faults(output: str, targets: Path | None) -> None:
             words.append(f"{mark}{rung.name}")
         rows.append((kind.name, kind.summary, ", ".join(kind.targets), " ".join(words)))
     render.table(("KIND", "WHAT", "TARGETS", "MECHANISMS"), rows)
+    hidden = len(kinds()) - len(shown)
+    if hidden:
+        render.out().print(f"and {hidden} presets under names of other tools: --presets")
 
 
 def _kind_data(kind: FaultKind, support: dict[str, dict[str, str]]) -> dict[str, Any]:
