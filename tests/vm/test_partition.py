@@ -1,0 +1,151 @@
+"""partition and bandwidth on real traffic: who still hears whom, in which family and direction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from agentkit import Bench, Benches
+from net_kit import ADDRESS, ADDRESS6, A, Net, namespaces
+
+from controller.lab import Node
+from nodeagent.model.errors import Refused
+
+FLAVOURS = ("debian-12", "debian-13", "full")
+
+
+@pytest.fixture(scope="module")
+def benches(_pool: object) -> Iterator[Benches]:
+    found = Benches()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def bench(vm_node: Node, benches: Benches) -> Bench:
+    return benches.of(vm_node)
+
+
+@pytest.fixture
+def net(bench: Bench) -> Iterator[Net]:
+    with namespaces(bench) as found:
+        yield found
+
+
+def hears(net: Net, host: str) -> bool:
+    return bool(net.rtts(host, 2, options="-W 1"))
+
+
+@pytest.mark.vm(*FLAVOURS)
+def test_a_partition_cuts_what_is_named_and_nothing_else(net: Net) -> None:
+    before = net.dump()
+    fault = net.inject("partition", {"to": f"{ADDRESS['b']},{ADDRESS6['b']}"})
+    heard = {host: hears(net, host) for host in (*ADDRESS.values(), *ADDRESS6.values())}
+    assert heard == {h: h not in (ADDRESS["b"], ADDRESS6["b"]) for h in heard}
+    assert net.counters(fault)["matched_packets"] >= 4
+    net.revert(fault)
+    assert hears(net, ADDRESS["b"])
+    assert hears(net, ADDRESS6["b"])
+    assert net.dump() == before
+
+
+@pytest.mark.vm("debian-13")
+def test_without_a_network_all_is_cut_but_for_exceptions(net: Net) -> None:
+    before = net.dump()
+    fault = net.inject("partition", {})
+    assert not any(hears(net, h) for h in (ADDRESS["b"], ADDRESS["c"], ADDRESS6["c"]))
+    net.revert(fault)
+    fault = net.inject("partition", {"but": ADDRESS["c"], "to": "0.0.0.0/0,::/0"})
+    assert [hears(net, ADDRESS[n]) for n in "bc"] == [False, True]
+    net.revert(fault)
+    assert net.dump() == before
+
+
+@pytest.mark.vm("debian-13")
+def test_one_way_is_one_way_and_silent(net: Net) -> None:
+    fault = net.inject("partition", {"to": ADDRESS["b"], "direction": "egress"})
+    got = net.udp("a", 100, 1000, ns="b", host=ADDRESS["a"])
+    assert got["count"] == 100  # what b sends still reaches a
+    sent = net.sh("a", f"python3 /tmp/guest_net.py send {ADDRESS['b']} 9 100 100 0")
+    assert '"refused": 0' in sent  # and a is told nothing
+    assert net.counters(fault)["matched_packets"] >= 100
+    net.revert(fault)
+    fault = net.inject("partition", {"to": ADDRESS["b"], "direction": "ingress"})
+    assert not hears(net, ADDRESS["b"])
+    assert net.udp("b", 100, 1000)["count"] == 100
+    net.revert(fault)
+
+
+@pytest.mark.vm("debian-13")
+def test_between_two_workloads_by_pid_and_by_cgroup(net: Net) -> None:
+    node = net.bench.node
+    node.sh(
+        "for n in a b; do ip netns exec $n setsid sleep 900 >/dev/null 2>&1 </dev/null & "
+        "echo $! > /tmp/pid-$n; done; sleep 0.5; mkdir -p /sys/fs/cgroup/pod-a/one; "
+        "cat /tmp/pid-a > /sys/fs/cgroup/pod-a/one/cgroup.procs"
+    )
+    other = int(node.sh("cat /tmp/pid-b"))
+    target = {"type": "cgroup", "cgroup": "/pod-a"}
+    fault = net.inject("partition", {"to_pid": other}, target=target)
+    assert [hears(net, h) for h in (ADDRESS["b"], ADDRESS6["b"], ADDRESS["c"])] == [0, 0, 1]
+    # the process is gone, its namespace is not: the way back is the same
+    node.sh("kill $(cat /tmp/pid-a); rmdir /sys/fs/cgroup/pod-a/one /sys/fs/cgroup/pod-a")
+    net.revert(fault)
+    assert hears(net, ADDRESS["b"])
+
+
+@pytest.mark.vm("debian-13")
+def test_the_node_s_own_network_is_refused_and_then_keeps_its_lifelines(net: Net) -> None:
+    node_target = {"type": "pid", "pid": 1}
+    with pytest.raises(Refused, match="node's own network"):
+        net.bench.plan("partition", node_target, spec={"to": "192.0.2.0/24"})
+    with pytest.raises(Refused, match="which of the node's interfaces"):
+        net.bench.plan("partition", node_target, spec={"host_network": True})
+    spec = {"host_network": True, "interface": "eth0"}
+    # everything on the node's interface: the agent's own port is on it, and answers still
+    fault = net.bench.inject("partition", node_target, lease="60s", spec=spec)
+    assert fault.state == "armed"
+    evidence = net.bench.evidence(fault.id)
+    assert evidence["counters"]["excluded_packets"] > 0
+    assert net.bench.client.revert(fault.id).fault.state == "ended"
+
+
+@pytest.mark.vm(*FLAVOURS)
+def test_a_bandwidth_is_the_rate_that_was_asked(net: Net) -> None:
+    """CASES 40: 1mbit, 1mbyte and 8mbit relate as 1 : 8 : 8; by the receiver's time stamps."""
+    found = {}
+    for rate, count in (("1mbit", 200), ("1mbyte", 800), ("8mbit", 800)):
+        spec = {"rate": rate, "burst": "3000B", "latency": "30s", "to": "*:5001/udp"}
+        fault = net.inject("bandwidth", spec)
+        got = net.udp("b", count, size=1000, idle=5)
+        assert got["count"] == count
+        wire = 1000 + 8 + 20 + 14
+        found[rate] = (count - 3) * wire * 8 / (got["span_ns"] / 1e9)  # the burst goes at once
+        assert net.bench.evidence(fault)["hits"] > 0
+        net.revert(fault)
+    asked = {"1mbit": 1e6, "1mbyte": 8e6, "8mbit": 8e6}
+    for rate, bits in found.items():
+        assert 0.9 * asked[rate] <= bits <= 1.1 * asked[rate], found
+
+
+@pytest.mark.vm("debian-13")
+def test_a_bandwidth_drops_what_waits_longer_than_the_latency(net: Net) -> None:
+    fault = net.inject("bandwidth", {"rate": "80kbit", "latency": "100ms", "to": "*:5001/udp"})
+    got = net.udp("b", 200, size=1000, idle=5)
+    assert 1 <= got["count"] < 30
+    assert net.counters(fault)["qdisc_drops"] == 200 - got["count"]
+    net.revert(fault)
+
+
+@pytest.mark.vm("debian-13")
+def test_rates_of_40_gigabits_reach_the_kernel(net: Net) -> None:
+    fault = net.inject("bandwidth", {"rate": "40gbit"})
+    assert "40Gbit" in net.sh("a", "tc qdisc show")
+    net.revert(fault)
+    with pytest.raises(Refused, match="net namespaces"):
+        net.bench.node.sh(
+            "mkdir -p /sys/fs/cgroup/two; for n in a b; do ip netns exec $n setsid sleep 60 "
+            ">/dev/null 2>&1 </dev/null & echo $! > /sys/fs/cgroup/two/cgroup.procs; done; sleep 1"
+        )
+        net.bench.plan("bandwidth", {"type": "cgroup", "cgroup": "/two"}, spec={"rate": "1mbit"})
+    assert A["netns"] == "/run/netns/a"
