@@ -16,6 +16,7 @@ import re
 import stat
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,15 @@ from nodeagent.statedir import DEFAULT_STATE_DIR
 SCHEMA = 1
 MARK = "faultctl"
 """Every name that we give in the kernel or in a file system has it."""
+LIMITS = {
+    "cpu.max": "max 100000",
+    "memory.high": "max",
+    "memory.oom.group": "0",
+    "io.max": "",
+    "pids.max": "max",
+    "cgroup.freeze": "0",
+}
+"""Files of cgroups that faults write, and what is in them when a cgroup is new."""
 OUR_PROGRAMS = ("nodeagent.main", "nodeagent.guardian", "faultd")
 _RUN = Path("/run/faultctl")
 _DEVNUM = re.compile(r"(?<![\w:])(\d+):(\d+)(?![\w:])")
@@ -48,8 +58,11 @@ def fingerprint(state_dir: Path = DEFAULT_STATE_DIR) -> dict[str, Any]:
         "network": network(),
         "processes": sorted(processes()),
         "cgroups": _our_cgroups(),
+        "cgroup_limits": _cgroup_limits(),
+        "stopped": sorted(_stopped()),
         "files": {
             "run": tree(_RUN),
+            "fills": sorted(_fills()),
             "state": [name for name in tree(state_dir) if not name.startswith(JOURNAL_NAME)],
             "dev": sorted(p.name for p in Path("/dev").iterdir() if MARK in p.name),
             "dev_mapper": _mapper_nodes(names),
@@ -183,6 +196,34 @@ def _our_cgroups() -> list[str]:
         for name in names
         if MARK in name
     )
+
+
+def _cgroup_limits() -> list[str]:
+    """Files that faults write, of every cgroup that has another value than a new one."""
+    root = Path("/sys/fs/cgroup")
+    found = []
+    for folder, _, files in os.walk(root):
+        for name in sorted(LIMITS.keys() & set(files)):
+            value = _text(Path(folder, name))
+            if value != LIMITS[name]:
+                found.append(f"{Path(folder).relative_to(root)} {name} {value}")
+    return sorted(found)
+
+
+def _stopped() -> Iterator[str]:
+    """Names of processes that a signal has stopped (state T, proc_pid_stat(5))."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        name, _, rest = _text(f"/proc/{pid}/stat").rpartition(")")
+        if rest.split()[:1] == ["T"]:
+            yield name.partition("(")[2]
+
+
+def _fills() -> Iterator[str]:
+    """Hidden files of ours in the roots of file systems."""
+    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
+        folder = line.split()[4].replace("\\040", " ")
+        with suppress(OSError):  # a file, or not to be listed
+            yield from (f"{folder} {n}" for n in os.listdir(folder) if n.startswith(f".{MARK}"))
 
 
 def tree(folder: Path) -> list[str]:

@@ -31,6 +31,8 @@ def test_what_is_asked_for_is_valid(case: table.Case) -> None:
     targets: dict[str, dict[str, object]] = {
         "file": {"type": "file", "file": "/x"},
         "process": {"type": "pid", "pid": 1},
+        "cgroup": {"type": "cgroup", "cgroup": "/kill"},
+        "fs": {"type": "volume", "volume": "/mnt/data"},
         "netns": {"type": "netns", "netns": "/run/netns/kill"},
     }
     target = targets.get(case.target, {"type": "device", "device": "/dev/mapper/x"})

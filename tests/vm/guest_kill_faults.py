@@ -27,6 +27,9 @@ Script = Callable[[Agent, Say], None]
 MOUNT = Path("/mnt/data")
 FILE = MOUNT / "victim"
 BLOCK = 4096
+IDLE = "import signal\nsignal.signal(10, lambda *a: None)\nwhile True: signal.pause()"
+CGROUP = """cd /sys/fs/cgroup; echo '+cpu +memory +io +pids' > cgroup.subtree_control; mkdir kill
+echo '70000 100000' > kill/cpu.max; echo 999 > kill/pids.max; echo 1 > kill/memory.oom.group"""
 SETTLE_S = 20.0
 WITNESS = """dmsetup table | sort
 dmsetup info -c --noheadings -o name,uuid,suspended,tables_loaded | sort
@@ -83,6 +86,7 @@ def set_up() -> None:
     os.sync()
     sleeper()
     sh("sh", "-ec", NETNS)
+    sh("sh", "-ec", CGROUP)
 
 
 def tear_down() -> None:
@@ -90,6 +94,7 @@ def tear_down() -> None:
     sleeper().kill()
     sleeper().wait()
     sh("ip", "netns", "del", "kill")
+    sh("rmdir", "/sys/fs/cgroup/kill")
     sh("umount", str(MOUNT))
     sh("e2fsck", "-f", "-n", "/dev/mapper/data")
     sh("dmsetup", "remove", "data", "raw")
@@ -101,7 +106,8 @@ def tear_down() -> None:
 @cache
 def sleeper() -> subprocess.Popen[bytes]:
     """A process for faults on processes; set_up starts it."""
-    return subprocess.Popen(["sleep", "infinity"])
+    # It takes USR1 without dying of it, and starts no other process.
+    return subprocess.Popen(["python3", "-c", IDLE])
 
 
 def request(chosen: Case, ident: str) -> FaultRequest:
@@ -110,6 +116,8 @@ def request(chosen: Case, ident: str) -> FaultRequest:
         "mounted": {"type": "device", "device": "/dev/mapper/data"},
         "raw": {"type": "device", "device": "/dev/mapper/raw"},
         "process": {"type": "pid", "pid": sleeper().pid},
+        "cgroup": {"type": "cgroup", "cgroup": "/kill"},
+        "fs": {"type": "volume", "volume": str(MOUNT)},
         "netns": {"type": "netns", "netns": "/run/netns/kill"},
     }
     return FaultRequest(

@@ -19,7 +19,8 @@ class Case:
     """One mechanism of one kind.
 
     target: `file` (on a mounted ext4), `mounted` (its volume), `raw` (a prepared volume that
-    nobody uses, for what a file system does not survive), `process` (one that sleeps) or `netns`.
+    nobody uses, for what a file system does not survive), `process` (one that sleeps), `cgroup`
+    (with limits of its own), `fs` (the mounted ext4 as such) or `netns`.
     on: flavours that must arm it; on the others its plan must be refused. heals: a write to
     it is answered by the agent with a change of the armed step, and ends the fault.
     """
@@ -58,9 +59,15 @@ CASES = (
     Case("partition", "tc-drop", "netns", spec={"to": "10.9.0.2", "but": "10.9.0.2:22/tcp"}),
     Case("bandwidth", "tbf", "netns", spec={"rate": "10mbit"}),
     Case("syscall", "bpf-lsm", "process", spec={"call": ["openat"], "errno": "EACCES"}),
+    Case("throttle", "cgroup-v2", "cgroup", spec={"cpu": "0.5", "pids": 100, "memory": "32Mi"}),
+    Case("pause", "cgroup-freezer", "cgroup"),
+    Case("pause", "sigstop", "process"),
+    Case("stress", "stress-ng", "cgroup", ALL, {"cpu": 1, "load": "10%", "memory": "4Mi"}),
+    Case("disk-fill", "fallocate", "fs", spec={"bytes": "32Mi"}),
+    Case("kill", "signal", "process", spec={"signal": "USR1", "every": "1s"}),
 )
 
-WAITING = frozenset({"disk-fill", "khaos", "kill", "pause", "stress", "throttle"})
+WAITING = frozenset({"khaos"})
 """Kinds without a case: they come with their own objects in the fingerprint."""
 
 
