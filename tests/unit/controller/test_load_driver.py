@@ -91,24 +91,29 @@ def quantile(values: list[int], p: int) -> int:
 
 
 def test_rate_and_latencies_agree_with_a_second_implementation(server: int) -> None:
-    """Both at once against one server; it counts what really came."""
-    spec = load(server, "/fast", [{"rate": "60/s", "for": "4s"}], arrivals="uniform")
-    second = Second(server, "/fast", list(arrivals(spec)))
-    thread = threading.Thread(target=second.run)
-    thread.start()
-    result, _ = drive(spec)
-    thread.join()
-    came = json.loads(ask(server, "/log"))
-    assert result.held, result.tally.trouble
-    assert (result.tally.planned, result.tally.ok, second.failures) == (240, 240, 0)
-    assert len(came) == 480
-    spread = (max(came) - min(came)) / 1e9
-    assert 3.9 < spread < 7
-    for p in (50, 90):
-        ours, theirs = quantile(result.tally.latencies_ns, p), quantile(second.latencies, p)
-        assert abs(ours - theirs) < 60 * MS, (p, ours, theirs)
-    assert min(result.tally.latencies_ns) >= 5 * MS, "never faster than the server"
-    assert quantile(result.tally.latencies_ns, 97) >= 60 * MS
+    """Both at once against one server; it counts what really came. A busy machine may disturb
+    one of them, so that the nearest of three attempts counts for latencies, never for counts."""
+    apart = []
+    for attempt in range(3):
+        spec = load(server, "/fast", [{"rate": "60/s", "for": "4s"}], arrivals="uniform")
+        second = Second(server, "/fast", list(arrivals(spec)))
+        thread = threading.Thread(target=second.run)
+        thread.start()
+        result, _ = drive(spec)
+        thread.join()
+        came = sorted(json.loads(ask(server, "/log")))[480 * attempt :]
+        assert result.held, result.tally.trouble
+        assert (result.tally.planned, result.tally.ok, second.failures) == (240, 240, 0)
+        assert len(came) == 480
+        assert 3.9 < (max(came) - min(came)) / 1e9 < 9
+        ours, theirs = result.tally.latencies_ns, second.latencies
+        assert min(ours) >= 5 * MS, "never faster than the server"
+        assert quantile(ours, 97) >= 60 * MS
+        # A tenth of the answers takes 60 ms: 50 and 75 are well below that step, 96 is above it.
+        apart.append(max(abs(quantile(ours, p) - quantile(theirs, p)) for p in (50, 75, 96)))
+        if apart[-1] < 30 * MS:
+            return
+    raise AssertionError(f"their latencies are {min(apart) / MS:.0f} ms apart at best")
 
 
 def test_arrivals_at_the_server_follow_steps_spikes_and_ramps(server: int) -> None:
