@@ -70,7 +70,8 @@ def _netem(link: Netlink) -> list[str]:
 
 
 def _tbf(link: Netlink) -> list[str]:
-    options = qdisc_options(TbfQdisc(rate=1000, burst=2000, limit=3000))
+    burst = 70_000  # more than lo's MTU, else the kernel warns in its log
+    options = qdisc_options(TbfQdisc(rate=1000, burst=burst, limit=2 * burst))
     link.request(net_tc.add_qdisc(_LO, net_tc.ROOT, net_tc.OUR_HANDLE, "tbf", options))
     return []
 

@@ -53,13 +53,13 @@ class Spec(net.NetSpec):
         default=None, description="losses by the 4-state model: p13, p31, p32, p23, p14"
     )
     duplicate: Percent = Field(default=NONE, description="share of packets that comes twice")
-    duplicate_correlation: Percent = NONE
+    duplicate_correlation: Percent = Field(default=NONE, description="duplicate comes in bursts")
     corrupt: Percent = Field(default=NONE, description="share of packets with one bit turned")
-    corrupt_correlation: Percent = NONE
+    corrupt_correlation: Percent = Field(default=NONE, description="corrupt comes in bursts")
     reorder: Percent = Field(
         default=NONE, description="share of packets that is not delayed and so overtakes"
     )
-    reorder_correlation: Percent = NONE
+    reorder_correlation: Percent = Field(default=NONE, description="reorder comes in bursts")
     gap: int = Field(default=0, ge=0, lt=1 << 31, description="reorder only every n-th packet")
     rate: Bandwidth | None = Field(default=None, description="packets leave at this rate")
     rate_overhead: int = Field(
