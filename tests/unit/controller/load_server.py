@@ -1,6 +1,7 @@
 """A server in a process of its own, with service times that are known. Prints its port.
 
-GET /fast answers after 5 ms, and each tenth request after 60 ms; /stall?MS answers nothing
+GET /fast answers after 5 ms, and each tenth request of a path (/fast?x is another) after
+60 ms; /stall?MS answers nothing
 for so long, to anybody; /log gives the arrival times of all requests (CLOCK_MONOTONIC, ns);
 /bad?N fails each N-th request. It keeps connections open.
 """
@@ -10,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import Counter
 
 arrived: list[int] = []
+asked: Counter[str] = Counter()
 stalled_until = 0.0
 
 
@@ -36,9 +39,10 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             if path == "/log":
                 status, body = 200, json.dumps(arrived)
             else:
+                asked[path] += 1
                 if not path.startswith("/stall"):
                     arrived.append(time.monotonic_ns())
-                status, body = await answer(path, len(arrived))
+                status, body = await answer(path, asked[path])
             text = f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\n\r\n{body}"
             writer.write(text.encode())
             await writer.drain()

@@ -96,7 +96,7 @@ def test_rate_and_latencies_agree_with_a_second_implementation(server: int) -> N
     apart = []
     for attempt in range(3):
         spec = load(server, "/fast", [{"rate": "60/s", "for": "4s"}], arrivals="uniform")
-        second = Second(server, "/fast", list(arrivals(spec)))
+        second = Second(server, "/fast?second", list(arrivals(spec)))
         thread = threading.Thread(target=second.run)
         thread.start()
         result, _ = drive(spec)
