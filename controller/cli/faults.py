@@ -11,7 +11,7 @@ import click
 from controller import render
 from controller.cli.common import client, fault_data, output_option, state_word, target_word
 from controller.options import schema_of
-from nodeagent.faults import kind_named, kinds
+from nodeagent.faults import about_calls, kind_named, kinds
 from nodeagent.model.errors import FaultError, InvalidSpec
 from nodeagent.model.kind import FaultKind
 
@@ -257,9 +257,10 @@ def _kind_data(kind: FaultKind, support: dict[str, dict[str, str]]) -> dict[str,
 
 @click.command()
 @click.argument("kind_name", metavar="KIND")
-def explain(kind_name: str) -> None:
+@click.option("--call", "calls", multiple=True, help="Say what is known of a system call, too.")
+def explain(kind_name: str, calls: tuple[str, ...]) -> None:
     """Explain a fault kind: what it does, its mechanisms, its remedies, examples."""
-    kind = kind_named(kind_name)
+    kind, about = kind_named(kind_name), about_calls(calls)
     console = render.out()
     console.print(f"[bold]{kind.name}[/]: {kind.summary}\n")
     console.print(kind.doc, markup=False)
@@ -275,3 +276,5 @@ def explain(kind_name: str) -> None:
     console.print("\n[bold]examples[/]")
     for line in kind.examples:
         console.print(f"  {line}", markup=False)
+    for line in about:
+        console.print(line, markup=False)

@@ -33,3 +33,13 @@ def kind_named(name: str) -> FaultKind:
             f"known kinds: {', '.join(kinds())}",
             "see: faultctl faults",
         ) from None
+
+
+def about_calls(names: tuple[str, ...]) -> tuple[str, ...]:
+    """What is known of system calls or families, a line each. Raises InvalidSpec."""
+    from nodeagent.faults._syscall_evidence import about
+
+    try:
+        return about(names)
+    except ValueError as exc:
+        raise InvalidSpec("--call is not valid", str(exc)) from exc

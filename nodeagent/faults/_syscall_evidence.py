@@ -54,3 +54,14 @@ def statements(names: tuple[str, ...]) -> tuple[str, ...]:
     if calls & set(FAMILIES["read-family"]):
         said.append("a mapped file (mmap) is read without a system call: not covered")
     return tuple(said)
+
+
+def about(names: tuple[str, ...]) -> tuple[str, ...]:
+    """What is known of calls, for a person. Raises ValueError for an unknown one."""
+    lines = []
+    for call in expand(names):
+        hook = f"LSM hook {call.hook}" if call.hook else "no LSM hook stands for it"
+        errnos = ", ".join(sorted(call.errnos)) or "no errno at all"
+        fd = "filters by file apply" if call.fd else "no open file to filter by"
+        lines.append(f"{call.name}: returns {errnos}; {hook}; {fd}")
+    return (*lines, *statements(names)) if names else ()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nodeagent.encode.syscalls import all_functions, table
-from nodeagent.faults import kind_named, kinds
+from nodeagent.faults import about_calls, kind_named, kinds
 from nodeagent.faults._khaos_table import PARTS, STORIES
 from nodeagent.model.errors import FaultError, InvalidSpec, Refused
 from nodeagent.model.facts import Facts
@@ -240,3 +240,11 @@ def test_evidence_adds_up_and_says_what_is_not_covered() -> None:
         assert words in text
     nothing = kind.evidence(spec, (Measured(only, {}),))
     assert not nothing.counted
+
+
+def test_what_is_known_of_a_call() -> None:
+    assert "vDSO" in " ".join(about_calls(("clock_gettime",)))
+    assert "file_open" in about_calls(("openat",))[0]
+    assert about_calls(()) == ()
+    with pytest.raises(InvalidSpec, match="nope"):
+        about_calls(("nope",))
