@@ -21,6 +21,7 @@ from nodeagent.backends.cgroup import keyed, opened, read
 from nodeagent.backends.pause import wait_for
 from nodeagent.bind.cgroup import CGROUPS, folder_of
 from nodeagent.clock import boottime_ns
+from nodeagent.encode import stress_ng
 from nodeagent.model.errors import BackendError, Refused
 from nodeagent.model.steps import Status, StepBase
 from nodeagent.model.steps.process import StressRun
@@ -31,6 +32,10 @@ START_S = 60.0
 ALIVE_S = 0.3
 """How long they must have been at work before that counts."""
 END_S = 20.0
+LEAST = 1 << 20
+"""Bytes that a memory worker holds at least."""
+MOST_OWN = 64 << 20
+"""More is not stress-ng's own share: the target itself has grown."""
 SAID = 2000
 ENTER = 'echo 0 > "$1/cgroup.procs" && echo "$2" > /proc/self/oom_score_adj && shift 2 && exec "$@"'
 """0 is the writing process itself (cgroup_procs_write_start, kernel/cgroup/cgroup.c)."""
@@ -114,11 +119,30 @@ class StressBackend:
             if folder is None:
                 raise BackendError("the load was not started", f"{step.scope.path} is gone")
             self._make(step)
-        run = self._spawn(step)
-        self._runs[step.key()] = run
-        self._await(step, run)
+        run = self._start_smaller(step, prior) if step.memory else self._start(step, step.args, 0)
         run.started_ns, run.usage_usec = boottime_ns(), _usage(step)
         return {"pid": run.process.pid}
+
+    def _start_smaller(self, step: StressRun, prior: Prior) -> _Run:
+        """Try it with little memory first: stress-ng's own share is then taken off the real run."""
+        self._start(step, stress_ng.with_memory(step.args, LEAST), LEAST)
+        now = _number(read(step.scope, "memory.current"))
+        own = max(0, min(now - int(prior["memory"]) - LEAST, MOST_OWN))
+        self._end(step)
+        if step.memory - own < LEAST:
+            raise BackendError(
+                "the load was not started",
+                f"stress-ng itself takes {own} bytes, and {step.memory} are asked for",
+            )
+        self._make(step)
+        smaller = step.memory - own
+        return self._start(step, stress_ng.with_memory(step.args, smaller), smaller)
+
+    def _start(self, step: StressRun, args: tuple[str, ...], memory: int) -> _Run:
+        run = self._spawn(step, args)
+        self._runs[step.key()] = run
+        self._await(step, run, memory)
+        return run
 
     def _make(self, step: StressRun) -> None:
         child, scratch = folder_of(step.scope) / step.child, self._scratch(step)
@@ -131,9 +155,9 @@ class StressBackend:
                 why = "cgroup.max.descendants or cgroup.max.depth above it allow no further cgroup"
             raise BackendError(f"no load can run in {step.scope.path}", why) from exc
 
-    def _spawn(self, step: StressRun) -> _Run:
+    def _spawn(self, step: StressRun, args: tuple[str, ...]) -> _Run:
         child = folder_of(step.scope) / step.child
-        argv = ["stress-ng", *step.args, "--temp-path", str(self._scratch(step))]
+        argv = ["stress-ng", *args, "--temp-path", str(self._scratch(step))]
         output = os.memfd_create("stress-ng")
         adj = str(step.oom_score_adj)
         process = subprocess.Popen(
@@ -146,19 +170,19 @@ class StressBackend:
         )
         return _Run(process, output, boottime_ns(), 0)
 
-    def _await(self, step: StressRun, run: _Run) -> None:
+    def _await(self, step: StressRun, run: _Run, memory: int) -> None:
         """Wait until all workers are there and at work. Raises BackendError."""
 
         def ready() -> bool:
             self._check(run)
             alive = len(_pids(folder_of(step.scope) / step.child)) > step.workers
-            return alive and _usage(step) > 0 and self._rss(step) >= step.memory * 95 // 100
+            return alive and _usage(step) > 0 and self._held(step) >= memory * 95 // 100
 
         if not wait_for(ready, START_S):
             raise BackendError(
                 "the load was not started",
                 f"after {START_S:g} s {len(_pids(folder_of(step.scope) / step.child)) - 1} of "
-                f"{step.workers} workers were there, with {self._rss(step)} bytes: {run.said()}",
+                f"{step.workers} workers were there, with {self._held(step)} bytes: {run.said()}",
             )
         time.sleep(ALIVE_S)
         self._check(run)
@@ -172,28 +196,34 @@ class StressBackend:
             )
 
     @staticmethod
-    def _rss(step: StressRun) -> int:
-        """Resident bytes of its processes; the workers share next to nothing."""
+    def _held(step: StressRun) -> int:
+        """Bytes that its processes hold: Pss, which counts what they share once."""
         total = 0
         for pid in _pids(folder_of(step.scope) / step.child):
-            with suppress(OSError, IndexError):
-                total += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-        return total * os.sysconf("SC_PAGE_SIZE")
+            with suppress(OSError):
+                text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+                total += next(
+                    (int(x.split()[1]) for x in text.splitlines() if x.startswith("Pss:")), 0
+                )
+        return total * 1024
 
     # --- end --------------------------------------------------------------------
 
     def undo(self, fault_id: str, step: StressRun, prior: Prior, peers: Sequence[Peer]) -> None:
-        remove(folder_of(step.scope) / step.child)
-        run = self._runs.pop(step.key(), None)
-        if run is not None:
-            run.process.wait()
-            os.close(run.output)
+        self._end(step)
         scratch = self._scratch(step)
         with suppress(FileNotFoundError):
             shutil.rmtree(scratch)
         if not step.folder:
             with suppress(OSError):  # others are still in it
                 scratch.parent.rmdir()
+
+    def _end(self, step: StressRun) -> None:
+        remove(folder_of(step.scope) / step.child)
+        run = self._runs.pop(step.key(), None)
+        if run is not None:
+            run.process.wait()
+            os.close(run.output)
 
     def measure(self, fault_id: str, step: StressRun, prior: Prior) -> dict[str, Any]:
         run = self._runs.get(step.key())
@@ -206,7 +236,7 @@ class StressBackend:
             "workers": max(0, len(_pids(child)) - 1),
             "usage_usec": used,
             "cpus": round(used * 1000 / max(1, boottime_ns() - run.started_ns), 4),
-            "rss": self._rss(step),
+            "held": self._held(step),
             "memory_grown": _number(read(step.scope, "memory.current")) - prior["memory"],
             "oom_kill": _ooms(step) - prior["oom"],
             "ended": code,

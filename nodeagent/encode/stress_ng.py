@@ -64,6 +64,12 @@ def memory_args(size: int) -> list[str]:
             "--vm-keep", "--vm-hang", "0"]  # fmt: skip
 
 
+def with_memory(args: tuple[str, ...], size: int) -> tuple[str, ...]:
+    """The same run with another size of its memory worker."""
+    at = args.index("--vm-bytes") + 1
+    return (*args[:at], f"{size}B", *args[at + 1 :])
+
+
 def hdd_args(workers: int, size: int) -> list[str]:
     """Workers that write, read and remove a file of so many bytes each."""
     return ["--hdd", str(workers), "--hdd-bytes", f"{size * workers}B"]

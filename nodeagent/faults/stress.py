@@ -215,8 +215,8 @@ def evidence(spec: Spec, measured: tuple[Measured, ...]) -> Evidence:
     if found["oom_kill"]:
         said.append(f"{found['oom_kill']} processes of the target's cgroup ran out of memory")
     said.append(f"killed first when memory runs out: the {spec.oom_victim}")
-    worked = found["usage_usec"] > 0 or found["rss"] > 0
-    names = ("workers", "usage_usec", "rss", "memory_grown", "oom_kill")
+    worked = found["usage_usec"] > 0 or found["held"] > 0
+    names = ("workers", "usage_usec", "held", "memory_grown", "oom_kill")
     return Evidence(
         counted=True,
         hits=max(found["workers"] if worked else 0, found["oom_kill"]),

@@ -72,6 +72,13 @@ def test_load_is_within_half_a_percent_a_worker(cpus: Fraction) -> None:
     assert 1 <= found.load <= 100
 
 
+def test_a_smaller_run_differs_in_its_memory_only() -> None:
+    run = run_of(planned({"cpu": 1, "memory": "8Mi"}))
+    smaller = stress_ng.with_memory(run.args, 4096)
+    assert [a for a, b in zip(run.args, smaller, strict=True) if a != b] == [f"{8 * MIB}B"]
+    assert option(run.model_copy(update={"args": smaller}), "--vm-bytes") == "4096B"
+
+
 def test_who_dies_first_is_decided() -> None:
     made = planned({"memory": "8Mi"}, GROUPED)
     assert [step.summary() for step in made.steps[:1]] == [
@@ -159,7 +166,7 @@ def test_other_stressors_by_their_names() -> None:
 
 def test_evidence_tells_of_deaths_and_of_an_end() -> None:
     step = planned({"cpu": 1}).steps[0]
-    data = {"workers": 0, "usage_usec": 5, "rss": 0, "memory_grown": 0, "oom_kill": 2, "cpus": 0.1,
+    data = {"workers": 0, "usage_usec": 5, "held": 0, "memory_grown": 0, "oom_kill": 2, "cpus": 0.1,
             "ended": 3, "said": "no such method"}  # fmt: skip
     spec = kind_named("stress").spec.model_validate({"cpu": 1})
     found = kind_named("stress").evidence(spec, (Measured(step, data),))
