@@ -66,9 +66,9 @@ class Database:
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
+        log = f"{self._sockets}/postgres.log"
         self._as_postgres(
-            f"pg_ctl -D {shlex.quote(self.directory)} -l {self._sockets}/postgres.log -w start >/dev/null",
-            timeout=60,
+            f"pg_ctl -D {shlex.quote(self.directory)} -l {log} -w start >/dev/null", timeout=60
         )
 
     def stop(self) -> None:
