@@ -16,6 +16,7 @@ import select
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from nodeagent.backends import Runtime, load_backends
@@ -177,7 +178,8 @@ def main() -> None:
     harden()
     leave_cgroup()
     guardian = Guardian(args.state_dir, args.pidfd, args.epoch)
-    os.write(args.ready, b"ready\n")
+    with suppress(BrokenPipeError):  # the agent is dead already: its faults are not
+        os.write(args.ready, b"ready\n")
     os.close(args.ready)
     guardian.run(args.wake)
 

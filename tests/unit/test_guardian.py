@@ -321,6 +321,27 @@ def test_the_ward_starts_a_guardian_and_another_one_when_it_dies(state: Path) ->
     assert (state / "guardian.log").stat().st_mode & 0o777 == 0o600
 
 
+def test_an_agent_that_died_before_its_guardian_was_ready_is_cleaned_up_after(state: Path) -> None:
+    agent = subprocess.Popen(["sleep", "60"])
+    pidfd = os.pidfd_open(agent.pid)
+    agent.kill()
+    agent.wait()
+    wake, ready = os.pipe(), os.pipe()
+    os.close(ready[0])  # as it is when the agent is dead
+    os.close(wake[1])
+    numbers = ("--pidfd", str(pidfd), "--wake", str(wake[0]), "--ready", str(ready[1]))
+    done = subprocess.run(
+        [sys.executable, "-m", "nodeagent.guardian", str(state), "--epoch", "1", *numbers],
+        pass_fds=(pidfd, wake[0], ready[1]),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    for fd in (pidfd, wake[0], ready[1]):
+        os.close(fd)
+
+
 def test_a_log_that_is_a_link_is_refused(state: Path, tmp_path: Path) -> None:
     (tmp_path / "victim").write_text("precious")
     (state / "guardian.log").symlink_to(tmp_path / "victim")
