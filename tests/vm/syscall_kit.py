@@ -26,19 +26,21 @@ os.write(pipe[1], b"x" * 4096)
 def child():
     pid = os.fork()
     if not pid:
-        os._exit(grandchild() if mode == "grandchild" else attempt(lambda: os.pread(fd, 4, 0)))
+        os._exit(grandchild() if mode == "grandchild" else attempt(preadv))
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 def grandchild():
     pid = os.fork()
     if not pid:
-        os._exit(attempt(lambda: os.pread(fd, 4, 0)))
+        os._exit(attempt(preadv))
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 def attempt(what):
     try:
         found = what()
     except OSError as exc:
         return exc.errno
-    return 0 if found != b"" else -1  # -1: an end of file
+    return -1 if found in (b"", 0) else 0  # -1: an end of file
+def preadv():  # not pread64, which the dynamic loader needs to start a program
+    return os.preadv(fd, [bytearray(4)], 0)
 def read_pipe():
     return os.read(pipe[0], 1)
 def open_close():
@@ -46,8 +48,8 @@ def open_close():
 def one():
     if mode in ("child", "grandchild"):
         return child()
-    return attempt({"pread": lambda: os.pread(fd, 4, 0),
-        "pipe": read_pipe, "open": open_close, "exec": lambda: os.system("true"),
+    return attempt({"pread": lambda: os.pread(fd, 4, 0), "preadv": preadv,
+        "pipe": read_pipe, "open": open_close, "exec": lambda: b"" if os.system("true") else b"ran",
         "fsync": lambda: os.fsync(fd)}[mode])
 def work(out):
     out.extend(one() for _ in range(times))
@@ -161,8 +163,9 @@ def _started(bench: Bench, command: str, cgroup: str) -> Iterator[Worker]:
     line = f"{join}echo $$ > {out}.pid; exec {command}"
     node.sh(f"setsid sh -c '{line}' > {out} 2>&1 < /dev/null &")
     deadline = node.deadline(30)
-    while "ready" not in node.sh(f"cat {out}"):
-        assert time.monotonic() < deadline, node.sh(f"cat {out}")
+    alive = f"cat {out}; test ! -s {out}.pid || kill -0 $(cat {out}.pid)"
+    while "ready" not in (seen := node.run(alive, check=False)).out:
+        assert time.monotonic() < deadline and not seen.code, f"it did not start: {seen.out}"
         time.sleep(0.1)
     pid = int(node.sh(f"cat {out}.pid"))
     try:

@@ -16,6 +16,7 @@ from nodeagent.model.plan import Lease
 
 EIO, EACCES = errno.EIO, errno.EACCES
 PREAD = {"call": ["pread64"], "errno": "EIO"}
+PREADV = {"call": ["preadv"], "errno": "EIO"}
 ALL = ("debian-12", "debian-13", "full")
 STOCK = ("debian-12", "debian-13")
 
@@ -88,14 +89,14 @@ def test_a_cgroup_with_who_is_born_into_it(vm_node: Node, bench: Bench) -> None:
     with kit.cgroup(bench, "pod.slice") as path:
         bench.node.sh(f"mkdir {path}/container")
         target = {"type": "cgroup", "cgroup": path}
-        fault = bench.inject("syscall", target, spec=PREAD)  # nobody is in it yet
-        with kit.worker(bench, "pread", 2, 3, cgroup=f"{path}/container") as born:
+        fault = bench.inject("syscall", target, spec=PREADV)  # nobody is in it yet
+        with kit.worker(bench, "preadv", 2, 3, cgroup=f"{path}/container") as born:
             assert born.go() == [[EIO] * 3] * 2
-        with kit.worker(bench, "pread", 1, 3, cgroup=path) as again:  # a restart
+        with kit.worker(bench, "preadv", 1, 3, cgroup=path) as again:  # a restart
             assert again.go() == [[EIO] * 3]
         with kit.worker(bench, "grandchild", 1, 10, cgroup=path) as bomb:
             assert bomb.go() == [[EIO] * 10]
-        with kit.worker(bench, "pread", 1, 3) as outside:
+        with kit.worker(bench, "preadv", 1, 3) as outside:
             assert outside.failed() == 0
         details = bench.evidence(fault.id)["details"]
         assert len(details["processes"]) >= 12
@@ -105,10 +106,10 @@ def test_a_cgroup_with_who_is_born_into_it(vm_node: Node, bench: Bench) -> None:
 @pytest.mark.vm("full")
 def test_a_tree_with_grandchildren_and_without(vm_node: Node, bench: Bench) -> None:
     with kit.worker(bench, "grandchild", 1, 4) as hit:
-        alone = bench.inject("syscall", hit.target, spec=PREAD)
+        alone = bench.inject("syscall", hit.target, spec=PREADV)
         assert hit.go() == [[0] * 4]
         bench.client.revert(alone.id)
-        tree = bench.inject("syscall", hit.target, spec={**PREAD, "tree": True})
+        tree = bench.inject("syscall", hit.target, spec={**PREADV, "tree": True})
         assert hit.go() == [[EIO] * 4]
         assert "fc_tree_fork" in kit.hooks(bench)
         assert bench.evidence(tree.id)["hits"] == 4
