@@ -122,10 +122,12 @@ def _bind_cgroup(node: Node, asked: str, patterns: tuple[str, ...]) -> ProcessBi
             "this node has no unified cgroup v2 hierarchy, the only one that BPF can ask",
             "boot with systemd.unified_cgroup_hierarchy=1, or name --pid with --tree",
         )
-    below = asked.removeprefix(str(CGROUPS)) if asked.startswith(f"{CGROUPS}/") else asked
+    below = asked.removeprefix(str(CGROUPS)) if f"{asked}/".startswith(f"{CGROUPS}/") else asked
     path = Path(os.path.normpath(f"{CGROUPS}/{below}"))
-    if path == CGROUPS or CGROUPS not in path.parents:
+    if path == CGROUPS:
         raise Refused(what, "it is the root: every process of the node", "name one below it")
+    if CGROUPS not in path.parents:
+        raise Refused(what, f"it is not below {CGROUPS}", "see: cat /proc/PID/cgroup")
     if not (path / "cgroup.procs").exists():
         raise Refused(what, f"there is no such cgroup: {path}", "see: cat /proc/PID/cgroup")
     relative = path.relative_to(CGROUPS)
@@ -199,6 +201,13 @@ def has_io_uring(node: Node, pid: int) -> bool:
         return False
 
 
+def _is_kernels_own(node: Node, pid: int, dev: int) -> bool:
+    """Whether st_dev is the device of a mounted file system (proc_pid_mountinfo(5))."""
+    wanted = f"{os.major(dev)}:{os.minor(dev)}"
+    lines = (node.proc / str(pid) / "mountinfo").read_text(errors="replace").splitlines()
+    return any(line.split()[2] == wanted for line in lines)
+
+
 def _root(node: Node, pids: tuple[int, ...], pattern: str) -> FileRoot:
     """A file, or a directory by `DIR/**`, as the first process of the target sees it."""
     base, below, rest = pattern.partition("/**")
@@ -220,6 +229,13 @@ def _root(node: Node, pids: tuple[int, ...], pattern: str) -> FileRoot:
         ) from exc
     if below and not stat.S_ISDIR(status.st_mode):
         raise InvalidSpec(f"{base} is no directory", "only a directory has files below it")
+    if not _is_kernels_own(node, pids[0], status.st_dev):
+        raise Refused(
+            f"{pattern} cannot be told apart",
+            "its file system (overlayfs, btrfs) shows a device number that the kernel's own "
+            "inode does not have",
+            "name a directory with all below it (overlayfs), or a volume's file",
+        )
     return FileRoot(
         pattern=pattern,
         major=os.major(status.st_dev),

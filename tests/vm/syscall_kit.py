@@ -20,7 +20,7 @@ WORKER = r"""
 import errno, json, os, signal, sys, threading
 mode, threads, times = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
-fd = os.open("/etc/hostname", os.O_RDONLY)
+fd = os.open((sys.argv + ["/etc/hostname"])[4], os.O_RDONLY)
 pipe = os.pipe()
 os.write(pipe[1], b"x" * 4096)
 def child():
@@ -130,13 +130,13 @@ class Worker:
 
 @contextmanager
 def worker(
-    bench: Bench, mode: str, threads: int = 1, times: int = 10, cgroup: str = "", wrap: str = ""
+    bench: Bench, mode: str, threads: int = 1, times: int = 10, cgroup: str = "", file: str = ""
 ) -> Iterator[Worker]:
-    """A worker, born now; killed at the end. wrap: words before it, such as setpriv."""
+    """A worker, born now; killed at the end. file: what it reads."""
     node = bench.node
     node.put("/tmp/worker.py", WORKER.encode())
     with _started(
-        bench, f"{wrap} python3 /tmp/worker.py {mode} {threads} {times}", cgroup
+        bench, f"python3 /tmp/worker.py {mode} {threads} {times} {file}", cgroup
     ) as found:
         yield found
 
