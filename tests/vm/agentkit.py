@@ -103,6 +103,8 @@ class Benches:
         known = self._open.get(node.name)
         if known is not None and node.ended(known[1].access.child) is None:
             return known[1]
+        if known is not None:
+            known[0].__exit__(None, None, None)  # dropped later, it would stop the next one
         manager = running_agent(node)
         self._open[node.name] = (manager, manager.__enter__())
         return self._open[node.name][1]
