@@ -40,10 +40,13 @@ def revert_all(bench: Bench) -> None:
 
 
 def start(bench: Bench, cgroup: str, script: str) -> int:
-    """A shell script in a cgroup, in the background; its pid."""
+    """A shell script in a cgroup, in the background; its pid, when it is there."""
     out = bench.node.sh(
         f"setsid sh -c 'echo $$ > {ROOT}/{cgroup}/cgroup.procs; {script}' "
-        ">/dev/null 2>&1 </dev/null & echo $!"
+        ">/dev/null 2>&1 </dev/null & pid=$!; "
+        f"for i in $(seq 200); do grep -q ':/{cgroup}$' /proc/$pid/cgroup && echo $pid && exit 0; "
+        "sleep 0.05; done; exit 1",
+        timeout=30,
     )
     return int(out)
 
