@@ -1,0 +1,99 @@
+"""Processes as a made-up /proc shows them; no root, no kernel of ours."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nodeagent.bind import process as bp
+from nodeagent.bind.node import Node
+from nodeagent.model.errors import FaultError, InvalidSpec, Refused
+
+
+def add(proc: Path, pid: int, parent: int, **more: str) -> None:
+    """One process; the name has what breaks naive parsers of stat."""
+    home = proc / str(pid)
+    (home / "fd").mkdir(parents=True)
+    flags, state, start = more.get("flags", "0"), more.get("state", "S"), more.get("start", "77")
+    fields = [state, str(parent), "0", "0", "0", "0", flags, *["0"] * 12, start, "0"]
+    (home / "stat").write_text(f"{pid} (a) b) c) {' '.join(fields)}\n")
+    (home / "status").write_text(f"Name:\tx\nTgid:\t{more.get('tgid', pid)}\n")
+    (home / "comm").write_text(more.get("comm", "worker") + "\n")
+    elf = more.get("elf", "\x02")
+    (home / "exe").write_bytes(b"\x7fELF" + elf.encode() + b"rest")
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    add(tmp_path, 1, 0, comm="init")
+    add(tmp_path, 100, 1)
+    add(tmp_path, 101, 100, comm="pause")
+    add(tmp_path, 102, 101, elf="\x01")
+    add(tmp_path, 200, 1)
+    return Node(proc=tmp_path)
+
+
+def test_start_and_descendants(node: Node) -> None:
+    assert bp.start_ticks(node, 100) == 77
+    assert bp.descendants(node, 100) == (100, 101, 102)
+    assert bp.descendants(node, 200) == (200,)
+
+
+def test_a_binding_says_what_is_to_be_known(node: Node) -> None:
+    os.symlink("anon_inode:[io_uring]", node.proc / "101/fd/5")
+    tree = bp._bind_pid(node, 100, True, ())
+    assert tree.scope.model_dump() == {"pid": 100, "start_ticks": 77, "tree": True}
+    assert (tree.processes, tree.compat, tree.io_uring) == (3, (102,), (101,))
+    assert tree.node_agents == ("pause (101)",)
+    alone = bp._bind_pid(node, 100, False, ())
+    assert (alone.processes, alone.compat, alone.node_agents) == (1, (), ())
+
+
+@pytest.mark.parametrize(
+    ("pid", "more", "error", "words"),
+    [
+        (1, {}, Refused, "PID 1"),
+        (999, {}, Refused, "no such process"),
+        (300, {"flags": str(0x00200000)}, Refused, "kernel thread"),
+        (301, {"state": "Z"}, Refused, "ended"),
+        (302, {"tgid": "100"}, InvalidSpec, "thread of process 100"),
+        (303, {"parent": "self"}, Refused, "faultd itself"),
+    ],
+)
+def test_who_is_refused(
+    node: Node, pid: int, more: dict[str, str], error: type[FaultError], words: str
+) -> None:
+    if more:
+        parent = os.getpid() if more.get("parent") else 1
+        add(node.proc, pid, parent, **{k: v for k, v in more.items() if k != "parent"})
+    with pytest.raises(error, match=words):
+        bp._bind_pid(node, pid, False, ())
+
+
+@pytest.mark.parametrize("pattern", ["relative", "/a*", "/a/**/b", "/**", "/a/[x]"])
+def test_patterns_that_are_not_understood(node: Node, pattern: str) -> None:
+    with pytest.raises(InvalidSpec, match="not understood"):
+        bp._bind_pid(node, 100, False, (pattern,))
+
+
+def test_a_root_by_the_targets_own_view(node: Node, tmp_path: Path) -> None:
+    inside = tmp_path / "100/root/data"
+    inside.mkdir(parents=True)
+    (inside / "file").write_text("x")
+    status = inside.stat()
+    dev = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
+    mountinfo = tmp_path / "100/mountinfo"
+    mountinfo.write_text(f"1 0 {dev} / / rw - ext4 /dev/x rw\n")
+    for pattern, inode in (("/data/**", status.st_ino), ("/data/file", None)):
+        roots = bp._bind_pid(node, 100, False, (pattern,)).roots
+        assert len(roots) == 1
+        assert inode in (None, roots[0].inode)
+    with pytest.raises(Refused, match="not there"):
+        bp._bind_pid(node, 100, False, ("/none",))
+    with pytest.raises(InvalidSpec, match="no directory"):
+        bp._bind_pid(node, 100, False, ("/data/file/**",))
+    mountinfo.write_text("1 0 0:99 / / rw - overlay overlay rw\n")
+    with pytest.raises(Refused, match="overlayfs"):
+        bp._bind_pid(node, 100, False, ("/data/file",))
