@@ -26,7 +26,7 @@ from nodeagent.model.errors import BackendError, Refused
 from nodeagent.model.steps import Status, StepBase
 from nodeagent.model.steps.process import StressRun
 
-MARK = "faultctl-"
+MARK = "faultctl-stress-"
 START_S = 60.0
 """How long the workers may take to be there: memory has to be touched."""
 ALIVE_S = 0.3

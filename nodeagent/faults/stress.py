@@ -179,7 +179,7 @@ def _plan(spec: Spec, context: Context) -> list[StepBase]:
         steps.append(CgroupWrite(scope=binding.scope, file="memory.oom.group", value="0"))
     run = StressRun(
         scope=binding.scope,
-        child=f"faultctl-{context.fault_id}",
+        child=f"faultctl-stress-{context.fault_id}",
         args=tuple(args),
         workers=workers,
         memory=0 if _beyond(spec, binding) else memory,

@@ -24,11 +24,13 @@ def cgroups(bench: Bench, *names: str) -> Iterator[None]:
         yield
     finally:
         revert_all(bench)
+        for name in names:  # all are killed before one is removed: they may feed each other
+            node.sh(f"[ ! -d {ROOT}/{name} ] || echo 1 > {ROOT}/{name}/cgroup.kill")
         for name in names:
             node.sh(
-                f"[ ! -d {ROOT}/{name} ] && exit 0; echo 1 > {ROOT}/{name}/cgroup.kill; "
-                f"for i in $(seq 100); do rmdir {ROOT}/{name} 2>/dev/null && exit 0; sleep 0.1; "
-                f"done; ls {ROOT}/{name}; exit 1"
+                f"for i in $(seq 100); do [ -d {ROOT}/{name} ] || exit 0; "
+                f"echo 1 > {ROOT}/{name}/cgroup.kill; rmdir {ROOT}/{name} 2>/dev/null && exit 0; "
+                f"sleep 0.1; done; ls {ROOT}/{name}; exit 1"
             )
 
 

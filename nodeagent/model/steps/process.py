@@ -36,7 +36,7 @@ class StressRun(StepBase):
 
     op: Literal["stress_run"] = "stress_run"
     scope: CgroupScope
-    child: str = Field(pattern=r"^faultctl-[a-z0-9-]+$", description="name of our cgroup")
+    child: str = Field(pattern=r"^faultctl-stress-[a-z0-9-]+$", description="name of our cgroup")
     args: tuple[str, ...] = Field(min_length=1)
     workers: int = Field(ge=1, description="how many are to be alive before it is armed")
     memory: int = Field(default=0, ge=0, description="bytes that are to be held before that")

@@ -48,7 +48,7 @@ def option(step: StressRun, name: str) -> str:
 def test_workers_and_load_as_asked() -> None:
     run = run_of(planned({"cpu": 2, "load": "80%"}))
     assert (option(run, "--cpu"), option(run, "--cpu-load")) == ("2", "80")
-    assert (run.workers, run.oom_score_adj, run.child) == (2, 1000, "faultctl-t-1")
+    assert (run.workers, run.oom_score_adj, run.child) == (2, 1000, "faultctl-stress-t-1")
     assert "--oomable" in run.args
     assert option(run, "--timeout") == "0"
     assert "--oomable" not in run_of(planned({"cpu": 1, "restart": True})).args
