@@ -36,6 +36,14 @@ class BpfLink:
             self._pointer = None
 
 
+def recursion_misses(program_fd: int) -> int:
+    """How often a program was skipped, it or another being active on that CPU. Raises OSError."""
+    info = (ctypes.c_uint64 * 32)()
+    size = ctypes.c_uint32(ctypes.sizeof(info))
+    check(lib().bpf_obj_get_info_by_fd(program_fd, info, ctypes.byref(size)), "read program info")
+    return int(info[_RECURSION_MISSES // 8])
+
+
 class BpfObject:
     """One compiled object: open, preset constants, load, then use its maps and programs."""
 
@@ -136,11 +144,7 @@ class BpfObject:
 
     def recursion_misses(self, name: str) -> int:
         """How often the program was skipped because it was active on that CPU already."""
-        info = (ctypes.c_uint64 * 32)()
-        size = ctypes.c_uint32(ctypes.sizeof(info))
-        fd = lib().bpf_program__fd(self.program(name))
-        check(lib().bpf_obj_get_info_by_fd(fd, info, ctypes.byref(size)), f"read info of {name}")
-        return int(info[_RECURSION_MISSES // 8])
+        return recursion_misses(lib().bpf_program__fd(self.program(name)))
 
     def close(self) -> None:
         """Close programs and maps; attached links keep their program until they close."""

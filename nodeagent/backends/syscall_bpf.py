@@ -7,10 +7,11 @@ stays loaded, and is attached only while a fault needs it; all of it ends with t
 from __future__ import annotations
 
 import ctypes
+import os
 import struct
 from dataclasses import dataclass, field
 
-from nodeagent.backends.bpf_object import BpfLink, BpfObject
+from nodeagent.backends.bpf_object import BpfLink, BpfObject, recursion_misses
 from nodeagent.backends.libbpf import BpfMap, VerifierRejected, check, errno_of, lib, strerror
 from nodeagent.backends.libbpf import log as library_log
 from nodeagent.encode.syscall_maps import Way
@@ -40,6 +41,8 @@ def _library() -> ctypes.CDLL:
     found.bpf_map__reuse_fd.argtypes = (_P, _I)
     found.bpf_program__set_attach_target.restype = _I
     found.bpf_program__set_attach_target.argtypes = (_P, _I, _S)
+    found.bpf_raw_tracepoint_open.restype = _I
+    found.bpf_raw_tracepoint_open.argtypes = (_S, _I)
     found.bpf_program__attach_kprobe_opts.restype = _P
     found.bpf_program__attach_kprobe_opts.argtypes = (_P, _S, ctypes.POINTER(_KprobeOpts))
     return found
@@ -80,13 +83,45 @@ class HookObject(BpfObject):
         return BpfLink(links[0])
 
 
+class _FdLink:
+    """An attached program by the descriptor of its link."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd: int | None = fd
+
+    def close(self) -> None:
+        """Detach; harmless when already done."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+class HeldProgram:
+    """A loaded program alone: two descriptors at most, where an object has one a map too."""
+
+    def __init__(self, loaded: HookObject, name: str) -> None:
+        """Keeps the program; its object is closed."""
+        self._name = name
+        self._fd = os.dup(lib().bpf_program__fd(loaded.program(name)))
+        loaded.close()
+
+    def attach(self) -> _FdLink:
+        """Attach where it was aimed at (tracing and LSM programs). Raises OSError."""
+        fd = _library().bpf_raw_tracepoint_open(None, self._fd)
+        return _FdLink(check(fd, f"attach {self._name}"))
+
+    def misses(self) -> int:
+        """See BpfObject.recursion_misses."""
+        return recursion_misses(self._fd)
+
+
 @dataclass
 class _Hook:
-    """One loaded hook."""
+    """One loaded hook; `held` is None for those by kprobes, which share one object."""
 
-    loaded: HookObject
+    held: HeldProgram | None
     program: str
-    link: BpfLink | None = None
+    link: BpfLink | _FdLink | None = None
     users: set[int] = field(default_factory=set)
     """Slots that need it attached."""
 
@@ -112,7 +147,8 @@ class SyscallHooks:
             return
         if way in (Way.ENTRY, Way.RETURN):
             program = "fc_syscall_entry" if way is Way.ENTRY else "fc_syscall_return"
-            self._hooks[key] = _Hook(self._kprobe_object(), program)
+            self._kprobe_object()
+            self._hooks[key] = _Hook(None, program)
             return
         constant = self._lsm_number(function) if way is Way.LSM else point
         name = "lsm" if way is Way.LSM else "modret"
@@ -128,7 +164,7 @@ class SyscallHooks:
             if isinstance(exc, VerifierRejected):
                 raise _explained(exc, way, function) from exc
             raise
-        self._hooks[key] = _Hook(loaded, program)
+        self._hooks[key] = _Hook(HeldProgram(loaded, program), program)
 
     def _lsm_number(self, hook: str) -> int:
         return self.hook_numbers.setdefault(hook, len(self.hook_numbers) + 1)
@@ -152,12 +188,13 @@ class SyscallHooks:
         self.load(way, function, point)
         hook = self._hooks[way, function, point]
         if hook.link is None:
-            if way in (Way.ENTRY, Way.RETURN):
-                hook.link = hook.loaded.attach_kprobe(
+            hook.link = (
+                hook.held.attach()
+                if hook.held is not None
+                else self._kprobe_object().attach_kprobe(
                     hook.program, function, point, way is Way.RETURN
                 )
-            else:
-                hook.link = hook.loaded.attach(hook.program)
+            )
         hook.users.add(slot)
 
     def attach_tree(self, slot: int) -> None:
@@ -189,8 +226,10 @@ class SyscallHooks:
 
         Counted for each program since it was loaded, whoever made the call.
         """
-        seen = {(id(h.loaded), h.program): h for h in self._hooks.values() if slot in h.users}
-        return sum(hook.loaded.recursion_misses(hook.program) for hook in seen.values())
+        mine = [hook for hook in self._hooks.values() if slot in hook.users]
+        kprobes = {hook.program for hook in mine if hook.held is None}
+        found = sum(self._kprobe_object().recursion_misses(name) for name in kprobes)
+        return found + sum(hook.held.misses() for hook in mine if hook.held is not None)
 
 
 def _explained(exc: VerifierRejected, way: Way, function: str) -> Exception:
