@@ -12,6 +12,7 @@ host judges.
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
@@ -38,6 +39,10 @@ class Killed(NamedTuple):
     told: dict[str, Any]
 
 
+SERIAL = itertools.count(1)
+"""One for all cases: the journal keeps the ids of every fault."""
+
+
 class Matrix:
     """One case on this node. idle, running: fingerprints without and with an idle agent."""
 
@@ -45,7 +50,6 @@ class Matrix:
         self.case = chosen
         self.both = both
         kit.with_bpf = both or chosen.heals or chosen.mechanism.startswith("bpf")
-        self.serial = 0
         self.left: Killed | None = None
         self.idle = gf.now()
         self.running = ""
@@ -110,8 +114,7 @@ class Matrix:
                 self._without(phase, at, told)
 
     def _ident(self, phase: str) -> str:
-        self.serial += 1
-        return f"k-{phase}-{self.serial}-{os.getpid()}"
+        return f"k-{phase}-{next(SERIAL)}-{os.getpid()}"
 
     def _places(self, phase: str) -> list[str]:
         """Where a run that nobody kills passes; it must end clean as well."""
