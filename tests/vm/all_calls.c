@@ -113,6 +113,6 @@ int main(int argc, char **argv)
 		TELL("swapoff", CALL(SYS_swapoff, 0));
 		TELL("munmap", CALL(SYS_munmap, arena + (turn % (ARENA - 1) + 1) * PAGE, PAGE));
 		sprintf(at, "}\n");
-		strcpy(text, next);
+		memcpy(text, next, PAGE); /* zeros too: nothing is left of a longer one */
 	}
 }

@@ -57,7 +57,7 @@ def go(bench: Bench, pid: int, turn: int) -> dict[str, int]:
     deadline = bench.node.deadline(20)
     while True:
         text = bench.node.sh(f"tr -d '\\0' < {OUT}")
-        if text.startswith(f'{{"turn": {turn},'):
+        if text.startswith(f'{{"turn": {turn},') and text.endswith("}\n"):
             found: dict[str, int] = json.loads(text)
             del found["turn"]
             return found
