@@ -80,6 +80,7 @@ def test_each_name_hits_its_calls_and_no_other(
         hits = bench.evidence(fault.id)["hits"]
         bench.client.revert(fault.id)
         want = {**healthy, **{c: r for c, r in expected(parts).items() if c in healthy}}
+        print(name, "ok" if seen == want and hits else "WRONG", flush=True)
         if seen != want or not hits:
             wrong[name] = {c: (seen[c], want[c]) for c in want if seen[c] != want[c]} or "no hits"
     assert wrong == {}
