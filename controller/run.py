@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NoReturn, Protocol
 
@@ -102,6 +103,8 @@ class Runner:
         self._inbox: queue.SimpleQueue[Done | SampleRecord | str] = queue.SimpleQueue()
         self._lost: RecordLost | None = None
         self._samplers: list[Sampler] = []
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
+        self._syncing: Future[None] | None = None
         self._perform: Callable[[Action], None] = _nobody
         self._carry_out: Callable[[Action], Done] = _nobody
         self._drift = time.time_ns() - boottime_ns()
@@ -146,6 +149,7 @@ class Runner:
         finally:
             for sampler in self._samplers:
                 sampler.stop()
+            self._disk.shutdown()
         if self._lost is not None:
             raise self._lost
 
@@ -216,7 +220,9 @@ class Runner:
             sampler.phase = phase
 
     def _housekeeping(self, now: int) -> None:
-        self.recorder.sync()
+        if self._syncing is None or self._syncing.done():
+            # In a thread of its own: a busy disk takes its time, and starts do not wait.
+            self._syncing = self._disk.submit(self.recorder.sync)
         if (self._lost or self.recorder.failed) and not self.core.stopping:
             self._lost = self._lost or RecordLost("the run folder cannot be written")
             self.core.started = True

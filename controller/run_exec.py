@@ -50,6 +50,7 @@ class Lanes:
         self._report = report
         self._queues: dict[tuple[str, LaneName], deque[Action]] = {}
         self._mutex = threading.Lock()
+        self._closed = False
 
     def put(self, key: tuple[str, LaneName], action: Action) -> None:
         """Append to a lane."""
@@ -82,7 +83,7 @@ class Lanes:
             self._report(Done(action, boottime_ns(), error=error))
         with self._mutex:
             queue = self._queues[key]
-            if not queue:
+            if not queue or self._closed:
                 del self._queues[key]
                 return
             following = queue.popleft()
@@ -90,6 +91,8 @@ class Lanes:
 
     def close(self) -> None:
         """Do not wait for what hangs."""
+        with self._mutex:
+            self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 

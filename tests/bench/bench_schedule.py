@@ -3,7 +3,8 @@
 An event is a start or an end: 5,000 faults. The agents are simulated. `--grpc N` puts them
 behind N gRPC servers in a process of their own (the agents share the servers); without it
 they live in the controller's process and answer after 5 ms, so that only the controller is
-measured. Prints one line of JSON. Start error: from the planned start to the moment before
+measured. Prints one line of JSON, with what the machine did meanwhile to a process that
+only sleeps to set times. Start error: from the planned start to the moment before
 the Apply call.
 
     python tests/bench/bench_schedule.py [--faults 5000] [--agents 1000] [--seconds 60]
@@ -13,12 +14,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
+import os
 import resource
+import subprocess
 import sys
 import tempfile
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +77,31 @@ class SlowNode:
             return self._node.revert(*args)
 
 
-def _serve(folder: str, count: int, ready: Any) -> None:
-    serve(Path(folder), "".join(chr(ord("a") + n) for n in range(count)), 4)
-    ready.set()
-    time.sleep(3600)
+def _child(*words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, __file__, *words]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def serve_until_told(folder: str, count: int) -> None:
+    """`--serve`: so many gRPC servers, until standard input ends."""
+    kept = serve(Path(folder), "".join(chr(ord("a") + n) for n in range(count)), 4)
+    print("ready", len(kept), flush=True)
+    sys.stdin.read()
+    os._exit(0)
+
+
+def wake_up_until_told() -> None:
+    """`--wake-up`: what this machine does to a process that only sleeps to set times."""
+    found: list[int] = []
+    told = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), told.set()), daemon=True).start()
+    due = boottime()
+    while not told.is_set():
+        due += 10_000_000
+        time.sleep(max(due - boottime(), 0) / 1e9)
+        found.append(boottime() - due)
+        due = max(due, boottime() - 10_000_000)
+    print(json.dumps(_quantiles(sorted(found))))
 
 
 def measure(faults: int, agents: int, seconds: int, servers: int) -> dict[str, Any]:
@@ -90,26 +114,21 @@ def measure(faults: int, agents: int, seconds: int, servers: int) -> dict[str, A
         items.append(item(f"f{n:05d}", start, start + life, f"n{n % agents:04d}"))
     plan = plan_of(*items, end=seconds + 11)
     with tempfile.TemporaryDirectory() as folder:
-        child: Any = None
-        ports: dict[str, Any] = {}
         names = sorted({i.node for i in items})
-        if servers:
-            ready = multiprocessing.Event()
-            child = multiprocessing.Process(
-                target=_serve, args=(folder, servers, ready), daemon=True
-            )
-            child.start()
-            ready.wait(60)
-            for number, name in enumerate(names):
-                url = f"unix://{folder}/{chr(ord('a') + number % servers)}.sock"
-                ports[name] = AgentPort(AgentAddress(url))
-        else:
-            ports = {name: SlowNode() for name in names}
-        try:
-            return _play(plan, ports, Path(folder) / "run")
-        finally:
-            if child is not None:
-                child.kill()
+        ports: dict[str, Any] = {name: SlowNode() for name in names}
+        with ExitStack() as stack:
+            if servers:
+                child = stack.enter_context(_child("--serve", folder, "--grpc", str(servers)))
+                stack.callback(child.kill)
+                child.stdout.readline()  # type: ignore[union-attr]
+                for number, name in enumerate(names):
+                    url = f"unix://{folder}/{chr(ord('a') + number % servers)}.sock"
+                    ports[name] = AgentPort(AgentAddress(url))
+            sleeper = stack.enter_context(_child("--wake-up"))
+            stack.callback(sleeper.kill)
+            found = _play(plan, ports, Path(folder) / "run")
+            machine, _ = sleeper.communicate(timeout=30)
+            return {**found, "machine_wakeup_ms": json.loads(machine)}
 
 
 def _play(plan: Any, ports: Any, folder: Path) -> dict[str, Any]:
@@ -172,7 +191,14 @@ def main() -> None:
     parser.add_argument("--agents", type=int, default=1000)
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--grpc", type=int, default=0, metavar="SERVERS")
+    parser.add_argument("--serve", metavar="FOLDER", help=argparse.SUPPRESS)
+    parser.add_argument("--wake-up", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.serve:
+        serve_until_told(args.serve, args.grpc)
+    if args.wake_up:
+        wake_up_until_told()
+        return
     print(json.dumps(measure(args.faults, args.agents, args.seconds, args.grpc)))
 
 
