@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PYTEST := $(BIN)/pytest
 
-.PHONY: help venv setup demo test test-unit test-vm test-full bench bpf protos lint docs clean
+.PHONY: help venv setup demo test test-unit test-vm test-full test-kill bench bpf protos lint docs clean
 
 help:
 	@echo "make demo       the main job on a disposable node (sets everything up)"
@@ -46,6 +46,10 @@ test-vm: setup
 
 test-full: setup
 	FAULTCTL_VM_FLAVOURS=full $(PYTEST) -q tests/vm
+
+# FAULTCTL_KILL=all: every place of every mechanism; both: each with and without the guardian
+test-kill: setup
+	FAULTCTL_KILL=$${FAULTCTL_KILL:-all} $(PYTEST) -q -s tests/vm/test_kill.py tests/vm/test_kill_boots.py
 
 bench: setup
 	$(BIN)/python -m pytest -q -s tests/bench

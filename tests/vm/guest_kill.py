@@ -1,21 +1,21 @@
 """Runs inside a lab node as root: the kill matrix of some cases of kill_cases.py.
 
-    python3 guest_kill.py [--both] CASE...
+    python3 guest_kill.py [--both] [--every N] CASE...
 
 For each case, the places (crash points) that inject, revert and heal pass are listed by a
 run that nobody kills. Then the agent is killed at each of them: with its guardian alive,
 which alone must bring the node back; or with the guardian killed too, so that the start of
 the next agent must. These take turns, and what only counts hits by BPF goes without; with
---both each place is tried both ways, counters and all. Prints one JSON line a result; the
-host judges.
+--both each place is tried both ways, counters and all. With --every N only each N-th place
+of a case is tried, others for other cases. Prints one JSON line a result; the host judges.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ import guest_kill_faults as gf
 import guest_kill_kit as kit
 from guest_kill_faults import PHASES, Say, tell
 from guest_kill_kit import Child
-from kill_cases import Case, case
+from kill_cases import Case, case, is_tried
 
 from nodeagent.agent import Agent
 from nodeagent.model.errors import Refused
@@ -46,9 +46,10 @@ SERIAL = itertools.count(1)
 class Matrix:
     """One case on this node. idle, running: fingerprints without and with an idle agent."""
 
-    def __init__(self, chosen: Case, both: bool) -> None:
+    def __init__(self, chosen: Case, both: bool, every: int) -> None:
         self.case = chosen
         self.both = both
+        self.every = every
         kit.with_bpf = both or chosen.heals or chosen.mechanism.startswith("bpf")
         self.left: Killed | None = None
         self.idle = gf.now()
@@ -106,11 +107,15 @@ class Matrix:
         return next((said["why"] for said in child.heard if said["say"] == "refused"), None)
 
     def _phase(self, phase: str) -> None:
+        turn = itertools.cycle((True, False))
         for at, place in enumerate(self._places(phase), 1):
+            if not is_tried(self.case, at, self.every):
+                continue
             told = {"case": self.case.name, "phase": phase, "at": at, "place": place}
-            if self.both or at % 2:
+            guarded = next(turn)
+            if self.both or guarded:
                 self._with_guardian(phase, at, told)
-            if self.both or not at % 2:
+            if self.both or not guarded:
                 self._without(phase, at, told)
 
     def _ident(self, phase: str) -> str:
@@ -162,16 +167,18 @@ class Matrix:
 
 
 def main() -> None:
-    both = "--both" in sys.argv
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--both", action="store_true")
+    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("cases", nargs="+")
+    args = parser.parse_args()
     kit.prepare()
     gf.set_up()
     gf.end_quietly(kit.agent(lambda agent, say: None))  # makes the state directory
     try:
-        for name in sys.argv[1:]:
-            if name == "--both":
-                continue
+        for name in args.cases:
             begun = time.monotonic()
-            Matrix(case(name), both).run()
+            Matrix(case(name), args.both, args.every).run()
             gf.trace(f"{name} {time.monotonic() - begun:.1f} s")
     finally:
         gf.tear_down()

@@ -13,14 +13,22 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import guest_kill_faults as gf
 import guest_kill_kit as kit
 from guest_kill_faults import Say, tell
-from guest_kill_kit import Child
+from guest_kill_scene_kit import (
+    SCENES,
+    Idle,
+    clean,
+    ended,
+    ident,
+    idle_agent,
+    kill_both,
+    scene,
+    wait_for,
+)
 from kill_cases import case
 
 from nodeagent import agent as agent_module
@@ -34,64 +42,6 @@ SLOW = case("disk-delay/dm-delay")
 FLAKY = case("disk-flaky/dm-flakey")
 PLACES = Path("/run/places")
 MAX_POINTS = 80
-
-Scene = Callable[[], Any]
-SCENES: dict[str, Scene] = {}
-_serial = 0
-
-
-def scene(function: Scene) -> Scene:
-    SCENES[function.__name__] = function
-    return function
-
-
-def ident() -> str:
-    global _serial
-    _serial += 1
-    return f"s-{_serial}-{os.getpid()}"
-
-
-class Idle:
-    """The fingerprint without an agent."""
-
-    text = ""
-
-
-def clean(seconds: float = gf.SETTLE_S) -> float:
-    """The node must come to be as it was before; how long that took."""
-    took, differs = gf.settled(Idle.text)
-    assert not differs, differs
-    assert took < seconds, took
-    return took
-
-
-def ended(fault: str, *reasons: str) -> None:
-    row = gf.journal(fault)
-    assert row["state"] == "ended", row
-    assert row["reason"] in reasons, row
-    assert row["active"] == 0, row
-
-
-def wait_for(done: Callable[[], bool], seconds: float = 60.0) -> float:
-    start = time.monotonic()
-    while not done():
-        assert time.monotonic() - start < seconds, "it did not come true"
-        time.sleep(0.05)
-    return round(time.monotonic() - start, 2)
-
-
-def kill_both(child: Child) -> None:
-    pid = gf.guardian_of(child)
-    os.kill(pid, signal.SIGSTOP)
-    child.kill()
-    child.join()
-    guardian = os.pidfd_open(pid)
-    os.kill(pid, signal.SIGKILL)
-    assert kit.wait_end(guardian)
-
-
-def idle_agent() -> None:
-    gf.end_quietly(kit.agent(lambda agent, say: None))
 
 
 # --- agents that hang -------------------------------------------------------------
@@ -278,30 +228,33 @@ def killed_at_random_moments_with_two_faults() -> object:
 
     def script(agent: Agent, say: Say) -> None:
         say("ready")
-        for _ in range(3):
+        while True:
+            began = time.monotonic()
             one, two = ident(), ident()
             gf.arm(agent, SPLIT, one)
             gf.arm(agent, FLAKY, two)
             agent.revert(one)
             agent.revert(two)
+            say("round", seconds=time.monotonic() - began)
 
-    whole = kit.agent(script)
-    whole.hear("ready")
-    start = time.monotonic()
-    gf.end_quietly(whole)
-    length = time.monotonic() - start
+    first = kit.agent(script)
+    told = first.hear("round")
+    assert told is not None, first.heard
+    length = float(told["seconds"])
+    first.kill()
+    first.join()
+    clean()
     for round_ in range(12):
-        global _serial
-        _serial += 100  # children count on from their parent
         child = kit.agent(script)
         child.hear("ready")
-        time.sleep(draw.uniform(0, length))
+        time.sleep(draw.uniform(0, 2 * length))
         if round_ % 2:
             kill_both(child)
             idle_agent()
         else:
             child.kill()
             child.join()
+        assert child.killed, child.heard
         times.append(clean())
     return {"length": round(length, 2), "clean_s": times}
 

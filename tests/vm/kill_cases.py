@@ -71,6 +71,11 @@ WAITING = frozenset({"khaos"})
 """Kinds without a case: they come with their own objects in the fingerprint."""
 
 
+def is_tried(chosen: Case, at: int, every: int) -> bool:
+    """Whether a place, from 1, is among each N-th; all are, somewhere in N cases."""
+    return (at + CASES.index(chosen)) % every == 0
+
+
 def case(name: str) -> Case:
     """The case of this name."""
     return next(c for c in CASES if c.name == name)
