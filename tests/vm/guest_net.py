@@ -16,13 +16,14 @@ import sys
 import time
 
 SO_TIMESTAMPNS = 35
+SO_SNDBUFFORCE, SO_RCVBUFFORCE = 32, 33
 NUMBER = struct.Struct("!I")
 
 
 def recv(port: int, idle: float) -> None:
     found = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
     found.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUFFORCE, 1 << 25)
+    found.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 25)
     found.bind(("::", port))
     print("ready", flush=True)
     found.settimeout(60)
@@ -65,7 +66,7 @@ def losses(numbers: list[int]) -> list[int]:
 def send(host: str, port: int, count: int, size: int, per_second: float) -> None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     out = socket.socket(family, socket.SOCK_DGRAM)
-    out.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUFFORCE, 1 << 26)
+    out.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, 1 << 26)
     out.connect((host, port))
     start = time.monotonic()
     refused = 0

@@ -12,7 +12,7 @@ from statistics import median
 
 import pytest
 from agentkit import Bench, Benches
-from net_kit import ADDRESS, ADDRESS6, A, Net, binomial_bounds, namespaces
+from net_kit import ADDRESS, ADDRESS6, A, Net, Nets, binomial_bounds
 
 from controller.lab import Node
 from nodeagent.model.errors import Conflict, InvalidSpec, Refused
@@ -32,10 +32,18 @@ def bench(vm_node: Node, benches: Benches) -> Bench:
     return benches.of(vm_node)
 
 
+@pytest.fixture(scope="module")
+def nets(benches: Benches) -> Iterator[Nets]:
+    found = Nets()
+    yield found
+    found.close()
+
+
 @pytest.fixture
-def net(bench: Bench) -> Iterator[Net]:
-    with namespaces(bench) as found:
-        yield found
+def net(bench: Bench, nets: Nets) -> Iterator[Net]:
+    found = nets.of(bench)
+    yield found
+    found.revert_all()
 
 
 @pytest.mark.vm(*FLAVOURS)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from agentkit import Bench, Benches
-from net_kit import ADDRESS, ADDRESS6, A, Net, namespaces
+from net_kit import ADDRESS, ADDRESS6, A, Net, Nets
 
 from controller.lab import Node
 from nodeagent.model.errors import Refused
@@ -26,10 +26,18 @@ def bench(vm_node: Node, benches: Benches) -> Bench:
     return benches.of(vm_node)
 
 
+@pytest.fixture(scope="module")
+def nets(benches: Benches) -> Iterator[Nets]:
+    found = Nets()
+    yield found
+    found.close()
+
+
 @pytest.fixture
-def net(bench: Bench) -> Iterator[Net]:
-    with namespaces(bench) as found:
-        yield found
+def net(bench: Bench, nets: Nets) -> Iterator[Net]:
+    found = nets.of(bench)
+    yield found
+    found.revert_all()
 
 
 def hears(net: Net, host: str) -> bool:
