@@ -12,6 +12,8 @@ PYTEST := $(BIN)/pytest
 help:
 	@echo "make demo       the main job on a disposable node (sets everything up)"
 	@echo "make test       unit tests, and VM tests on the stock flavours (sets everything up)"
+	@echo "make test-more  VM tests of the other kinds on the stock flavours"
+	@echo "make test-kill  SIGKILL at every step, on the stock flavours (long)"
 	@echo "make test-full  VM tests on the kernel with all error-injection options"
 	@echo "make bench      benchmarks: ratios against the shell tools, in one run"
 	@echo "make lint       ruff, mypy, generated files are current"
@@ -41,15 +43,25 @@ test: setup lint test-unit test-vm
 test-unit: $(STAMP)
 	$(PYTEST) -q -n 4 tests/unit
 
+# The main job's VM tests; `make test-more` has those of the other kinds.
+VM_CORE := $(addprefix tests/vm/test_,latent_sector.py latent_stacks.py database.py \
+	disk_outage.py disk_flaky.py disk_delay.py disk_corrupt.py disk_drop_writes.py \
+	bind_block.py dmctl.py bio.py)
+VM_MORE := $(filter-out $(VM_CORE),$(wildcard tests/vm/test_*.py))
+STOCK   := FAULTCTL_VM_FLAVOURS=debian-12,debian-13
+SIDE    := -n 2 --dist loadgroup
+
 test-vm: setup
-	FAULTCTL_VM_FLAVOURS=debian-12,debian-13 $(PYTEST) -q -n 2 --dist loadgroup tests/vm
+	$(STOCK) $(PYTEST) -q $(SIDE) -m "not slow" $(VM_CORE)
+
+test-more: setup
+	$(STOCK) $(PYTEST) -q $(SIDE) -m "not slow" $(VM_MORE)
+
+test-kill: setup
+	$(STOCK) $(PYTEST) -q $(SIDE) -m slow tests/vm
 
 test-full: setup
-	FAULTCTL_VM_FLAVOURS=full $(PYTEST) -q tests/vm
-
-# FAULTCTL_KILL=all: every place of every mechanism; both: each with and without the guardian
-test-kill: setup
-	FAULTCTL_KILL=$${FAULTCTL_KILL:-all} $(PYTEST) -q -s tests/vm/test_kill.py tests/vm/test_kill_boots.py
+	FAULTCTL_VM_FLAVOURS=full $(PYTEST) -q -m "not slow" tests/vm
 
 bench: setup
 	$(BIN)/python -m pytest -q -s tests/bench
