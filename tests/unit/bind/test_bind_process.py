@@ -79,7 +79,7 @@ def test_patterns_that_are_not_understood(node: Node, pattern: str) -> None:
 
 
 def test_a_root_by_the_targets_own_view(node: Node, tmp_path: Path) -> None:
-    inside = tmp_path / "100/root/data"
+    inside = tmp_path.joinpath("100", "root", "data")
     inside.mkdir(parents=True)
     (inside / "file").write_text("x")
     status = inside.stat()
