@@ -37,7 +37,7 @@ def bench(vm_node: Node, benches: Benches) -> Bench:
 
 def in_log(bench: Bench, words: str) -> int:
     """How many of the last lines of the kernel log have these words."""
-    return int(bench.node.sh(f"dmesg | tail -40 | grep -c '{words}' || true"))
+    return int(bench.node.sh(f"dmesg | tail -40 | grep -ci '{words}' || true"))
 
 
 OK, EIO = "ok", "EIO"
@@ -162,7 +162,7 @@ def test_the_collateral_is_what_ext4_and_xfs_do(vm_node: Node, bench: Bench) -> 
             "disk-outage", {"type": "volume", "volume": mount}, spec={"fail": "writes"}
         )
         bench.node.run(f"touch {mount}/h; sync -f {mount}", check=False, timeout=60)
-        wait_until(bench, lambda: bool(in_log(bench, "Shutting down filesystem")))
+        wait_until(bench, lambda: bool(in_log(bench, "log I/O error")))
         bench.client.revert(fault.id)
         assert bench.node.run(f"touch {mount}/h", check=False).code == 1
         bench.node.sh(f"umount {mount} && mount /dev/mapper/data {mount}", timeout=60)
