@@ -95,15 +95,15 @@ def test_out_of_memory_goes_where_it_was_promised(bench: Bench) -> None:
 
 def test_files_are_written_where_asked_and_are_gone(bench: Bench) -> None:
     with cgroups(bench, "victim"):
-        bench.node.sh("mkdir -p /root/here")
-        spec = {"hdd": 1, "hdd_size": "2Mi", "stressor": ["matrix=1"], "folder": "/root/here"}
+        bench.node.sh("mkdir -p /srv/here")
+        spec = {"hdd": 1, "hdd_size": "2Mi", "stressor": ["matrix=1"], "folder": "/srv/here"}
         fault = bench.inject("stress", VICTIM, spec=spec)
-        assert bench.node.sh("ls /root/here").strip() == f"faultctl-stress-{fault.id}"
+        assert bench.node.sh("ls /srv/here").strip() == f"faultctl-stress-{fault.id}"
         names = bench.node.sh("ps -eo args | grep '[s]tress-ng'")
         assert "hdd" in names
         assert "matrix" in names
         bench.client.revert(fault.id)
-        assert bench.node.sh("ls /root/here") == ""
+        assert bench.node.sh("ls /srv/here") == ""
         nothing_left(bench)
 
 
