@@ -18,8 +18,8 @@ from nodeagent.model.errors import FaultError, InvalidSpec
 
 
 @pytest.fixture(autouse=True)
-def state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("FAULTCTL_STATE", str(tmp_path))
+def state(monkeypatch: pytest.MonkeyPatch, short_path: Path) -> None:
+    monkeypatch.setenv("FAULTCTL_STATE", str(short_path))
 
 
 @pytest.fixture

@@ -100,8 +100,8 @@ def test_says_how_qemu_ended(tmp_path: Path) -> None:
     assert entry.state == "ended: QEMU ended with -9"
 
 
-def test_names_are_taken_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("FAULTCTL_STATE", str(tmp_path))
+def test_names_are_taken_once(monkeypatch: pytest.MonkeyPatch, short_path: Path) -> None:
+    monkeypatch.setenv("FAULTCTL_STATE", str(short_path))
     me = {"pid": os.getpid(), "start": supervise.start_time(os.getpid())}
     store.create("n", {"maker": me})
     with pytest.raises(Refused, match="runs already"):
@@ -117,7 +117,7 @@ def test_names_are_taken_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["none", "../lab/n", "..", ""])
-def test_unknown_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
-    monkeypatch.setenv("FAULTCTL_STATE", str(tmp_path))
+def test_unknown_names(monkeypatch: pytest.MonkeyPatch, short_path: Path, name: str) -> None:
+    monkeypatch.setenv("FAULTCTL_STATE", str(short_path))
     with pytest.raises(InvalidSpec):
         store.find(name)
