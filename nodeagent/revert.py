@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 
-from nodeagent.backends import Peer, Registry
+from nodeagent.backends import Peer, Registry, Unwinds
 from nodeagent.clock import Laps, boot_id, boottime_ns
 from nodeagent.crashpoint import crashpoint
 from nodeagent.journal import Journal
@@ -129,7 +129,16 @@ class Reverter:
             said = str(exc) if isinstance(exc, OSError) else repr(exc)
             raise BackendError(f"step {row.index} of {fault.id} was not reverted", said) from exc
 
+    def _unwind(self, fault: FaultRow, row: StepRow) -> None:
+        """A reaction that was cut short may have left something between its two forms."""
+        if row.next_step is None or self._is_gone(fault, row.step):
+            return
+        backend = self._backends.of(row.step)
+        if isinstance(backend, Unwinds):
+            backend.unwind(row.step, row.next_step, row.prior, self.peers(row))
+
     def _revert_step(self, fault: FaultRow, row: StepRow) -> str:
+        self._unwind(fault, row)
         status, form = self.status(fault, row)
         if status is Status.FOREIGN:
             raise ForeignState(

@@ -12,7 +12,7 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from nodeagent.model.errors import BackendError
 from nodeagent.model.evidence import NodeEvent
@@ -65,6 +65,17 @@ class Backend(Protocol[S_contra]):
 
     def measure(self, fault_id: str, step: S_contra, prior: Prior) -> dict[str, Any]:
         """Counters and records of an applied step; empty where nothing is counted."""
+
+
+@runtime_checkable
+class Unwinds(Protocol):
+    """A backend whose change of an applied step can be cut short between the two forms."""
+
+    def unwind(self, old: Any, new: Any, prior: Prior, peers: Sequence[Peer]) -> None:
+        """End such a change, so that `status` of the one form or the other tells what is there.
+
+        Raises ForeignState for what is neither's, and touches nothing then.
+        """
 
 
 AnyBackend = Backend[Any]

@@ -167,6 +167,16 @@ class DmOverlayBackend:
             swap(control, dev, target, live, uuid=prior["uuid"])
             lists.restore()
 
+    def unwind(self, old: Any, new: Any, prior: Prior, peers: Sequence[Peer]) -> None:
+        """Drop the table of either form that was loaded and did not become live."""
+        dev = DevNum(old.major, old.minor)
+        with DmControl() as control:
+            info = control.find(dev)
+            if info is None or (info.name, info.uuid) != (prior["name"], prior["uuid"]):
+                return
+            pairs = [_tables(control, form, prior, peers) for form in (old, new)]
+            recover(control, dev, [table for pair in pairs for side in pair for table in side])
+
     def measure(self, fault_id: str, step: DmOverlay, prior: Prior) -> dict[str, Any]:
         """No dm target counts its hits (DM_MAPIO_KILL is in no statistics)."""
         return {}
