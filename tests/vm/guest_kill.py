@@ -30,6 +30,13 @@ from nodeagent.agent import Agent
 from nodeagent.model.errors import Refused
 
 PLACES = Path("/run/places")
+GUARDIAN_S = 40.0
+
+
+def check(clean: bool) -> None:
+    """What is left would spoil all that comes after."""
+    if not clean:
+        raise AssertionError("the node is not clean: the matrix ends here")
 
 
 class Killed(NamedTuple):
@@ -90,6 +97,7 @@ class Matrix:
             failed = child.heard[0]["failed"]
             known = {name: value for name, value in row.items() if name != "say"}
             tell(**left.told, failed=failed, settle_s=seconds, differs=differs, **known)
+            check(not failed and not differs)
             self.left = None
         os.write(go, b"x")
         os.close(go)
@@ -146,13 +154,14 @@ class Matrix:
         child = self._agent(PHASES[phase](self.case, ident, at))
         guardian = os.pidfd_open(gf.guardian_of(child))
         self._drive(child, phase)
-        ended = kit.wait_end(guardian)
+        ended = kit.wait_end(guardian, GUARDIAN_S)
         seconds, differs = gf.settled(self.idle)
         row = gf.journal(ident)
         at_ns = row.pop("ended", None)
         clean = round((at_ns - child.died_ns) / 1e6, 1) if at_ns else None
         judged = {"guardian_ended": ended, "clean_ms": clean, "settle_s": seconds}
         tell(**told, by="guardian", killed=child.killed, differs=differs, **judged, **row)
+        check(ended and not differs)
 
     def _without(self, phase: str, at: int, told: dict[str, Any]) -> None:
         ident = self._ident(phase)
