@@ -16,6 +16,7 @@ from nodeagent.backends.netlink_shown import Shown, show, total
 from nodeagent.crashpoint import crashpoint
 from nodeagent.encode import net_attrs as n
 from nodeagent.encode import net_filter as nf
+from nodeagent.encode import net_link
 from nodeagent.encode import net_tc as tc
 from nodeagent.model.errors import BackendError, Refused
 from nodeagent.model.steps import Status, StepBase
@@ -48,6 +49,7 @@ class FilterBackend:
         return {
             "clsact": shown.qdisc is not None if first is None else first["clsact"],
             "prio": free_prio(shown, step),
+            "txqlen": shown.link.txqlen if first is None else first["txqlen"],
         }
 
     def status(self, step: TcFilters, prior: Prior, peers: Sequence[Peer]) -> Status:
@@ -67,10 +69,11 @@ class FilterBackend:
             shown = None if link is None else show(link, step.ifindex)
             if link is None or shown is None:
                 raise gone(step.netns)
-            wanted = build(link, step, prior["prio"])
+            wanted = build(link, step, prior["prio"], shown.place(step.hook))
             if shown.qdisc is None:
                 link.request(tc.add_clsact(step.ifindex))
                 crashpoint("net:clsact")
+                keep_txqlen(link, step.ifindex, prior)
             else:
                 remove(link, shown, step)  # what an apply that was cut short has left
             failures = link.batch(wanted)
@@ -91,6 +94,8 @@ class FilterBackend:
             left = show(link, step.ifindex)
             if left is None or prior["clsact"] or left.qdisc is None or not left.empty:
                 return
+            keep_txqlen(link, step.ifindex, prior)
+            crashpoint("net:txqlen")
             send(link, tc.delete_clsact(step.ifindex))
 
     def measure(self, fault_id: str, step: TcFilters, prior: Prior) -> dict[str, Any]:
@@ -147,24 +152,30 @@ def free_prio(shown: Shown, step: TcFilters) -> int:
     )
 
 
+def keep_txqlen(link: Netlink, ifindex: int, prior: Prior) -> None:
+    """With any qdisc the kernel gives a device of queue length 0 another one (qdisc_create)."""
+    if prior["txqlen"] == 0:
+        link.request(net_link.set_txqlen(ifindex, 0))
+
+
 # --- making -----------------------------------------------------------------------
 
 
-def build(link: Netlink, step: TcFilters, prio: int) -> list[bytes]:
+def build(link: Netlink, step: TcFilters, prio: int, place: str) -> list[bytes]:
     """All messages that add a step's filters: exceptions first. Raises BackendError."""
     cookie = nf.mark(step.fault)
     index, hook = step.ifindex, step.hook
     leave = nf.verdict(nf.TC_ACT_OK, cookie)
     made = [
-        tc.add_filter(index, hook, prio, "flower", nf.flower(key, leave))
+        tc.add_filter(index, place, prio, "flower", nf.flower(key, leave))
         for key in nf.all_keys(step.but, hook)
     ]
     if isinstance(step.act, Drop) and step.act.chance != FULL:
         options = nf.random_match(step.act.chance, nf.verdict(nf.TC_ACT_STOLEN, cookie))
-        made.append(tc.add_filter(index, hook, prio + 1, "bpf", options, chain=prio + 1))
+        made.append(tc.add_filter(index, place, prio + 1, "bpf", options, chain=prio + 1))
     act = _action(link, step, prio, cookie)
     made += [
-        tc.add_filter(index, hook, prio + 1, "flower", nf.flower(key, act))
+        tc.add_filter(index, place, prio + 1, "flower", nf.flower(key, act))
         for key in nf.all_keys(step.flows, hook)
     ]
     return made
@@ -205,14 +216,15 @@ def _canonical(options: bytes) -> frozenset[tuple[int, bytes]]:
 def remove(link: Netlink, shown: Shown, step: TcFilters) -> None:
     """Our filters and no others; whole priorities at once where they are all ours."""
     mine = shown.with_mark(step.hook, nf.mark(step.fault))
+    place = shown.place(step.hook)
     for prio, chain, kind in dict.fromkeys((f.prio, f.chain, f.kind) for f in mine):
         there = [f for f in shown.filters[step.hook] if (f.prio, f.chain) == (prio, chain)]
         if all(f in mine for f in there):
-            send(link, tc.delete_filters(step.ifindex, step.hook, prio, kind, chain))
+            send(link, tc.delete_filters(step.ifindex, place, prio, kind, chain))
             continue
         for one in there:
             if one in mine:
-                send(link, tc.delete_filter(one, step.hook))
+                send(link, tc.delete_filter(one, place))
 
 
 def send(link: Netlink, message: bytes) -> None:
@@ -256,6 +268,6 @@ def _unclaimed(
     def remove_them() -> None:
         with open_netlink(path) as again:
             for hook, one in stray:
-                send(again, tc.delete_filter(one, hook))
+                send(again, tc.delete_filter(one, shown.place(hook)))
 
     return [Residue(f"{len(stray)} filter(s) on {name}", f"in {path}", remove_them)]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from nodeagent.backends.netlink_ifb import links_of
 from nodeagent.encode import net_filter as nf
+from nodeagent.encode import net_link
 from nodeagent.encode import net_tc as tc
 from nodeagent.netlink import Netlink
 
@@ -15,11 +16,17 @@ from nodeagent.netlink import Netlink
 class Shown:
     """What an interface has: its clsact or ingress qdisc, and the filters of both hooks."""
 
+    link: net_link.Link
     qdisc: tc.TcObject | None
     filters: dict[str, list[tc.TcObject]]
 
     def with_mark(self, hook: str, mark: bytes) -> list[tc.TcObject]:
-        return [f for f in self.filters[hook] if nf.owner(f) == mark]
+        return [f for f in self.filters[hook] if mark in f.options and nf.owner(f) == mark]
+
+    def place(self, hook: str) -> str:
+        """Where to add and delete, so that others' filters are shown as before."""
+        plain = any(f.parent == tc.CLSACT_HANDLE for f in self.filters[hook])
+        return tc.PLAIN_INGRESS if plain else hook
 
     @property
     def empty(self) -> bool:
@@ -28,7 +35,8 @@ class Shown:
 
 def show(link: Netlink, ifindex: int) -> Shown | None:
     """None where there is no such interface (any more)."""
-    if not any(found.index == ifindex for found in links_of(link)):
+    device = next((found for found in links_of(link) if found.index == ifindex), None)
+    if device is None:
         return None
     here = [
         q
@@ -37,7 +45,7 @@ def show(link: Netlink, ifindex: int) -> Shown | None:
     ]
     hooks = tc.HOOKS if here and here[0].kind == "clsact" else ("ingress",) if here else ()
     found = {hook: filters_of(link, ifindex, hook) for hook in hooks}
-    return Shown(here[0] if here else None, {"ingress": [], "egress": []} | found)
+    return Shown(device, here[0] if here else None, {"ingress": [], "egress": []} | found)
 
 
 def filters_of(link: Netlink, ifindex: int, hook: str) -> list[tc.TcObject]:

@@ -35,16 +35,17 @@ MIRRED_PARMS = GACT_PARMS = 2
 TC_ACT_OK, TC_ACT_STOLEN, TC_ACT_GOTO_CHAIN = 0, 4, 0x20000000
 EGRESS_REDIR = 1
 SKIP_HW = 1
+_MARK = b"faultctl"
 _MAX_MARK = 16  # bytes, TC_COOKIE_MAX_SIZE
 
 
 def mark(fault_id: str) -> bytes:
     """The cookie of every action that is ours: whose it is."""
-    return b"faultctl" + hashlib.sha256(fault_id.encode()).digest()[:8]
+    return _MARK + hashlib.sha256(fault_id.encode()).digest()[:8]
 
 
 def is_mark(cookie: bytes) -> bool:
-    return cookie.startswith(b"faultctl") and len(cookie) == _MAX_MARK
+    return cookie.startswith(_MARK) and len(cookie) == _MAX_MARK
 
 
 def port_blocks(ports: PortRange) -> list[tuple[int, int]]:
@@ -214,6 +215,8 @@ def actions(found: tc.TcObject) -> list[ShownAction]:
 
 def owner(found: tc.TcObject) -> bytes:
     """The mark that its actions carry; empty for what is not ours."""
+    if _MARK not in found.options:
+        return b""
     cookies = [action.cookie for action in actions(found) if is_mark(action.cookie)]
     return cookies[0] if cookies else b""
 

@@ -59,6 +59,11 @@ def set_alias(index: int, alias: str) -> bytes:
     return n.message(RTM_NEWLINK, n.NLM_F_ACK, body)
 
 
+def set_txqlen(index: int, length: int) -> bytes:
+    body = _IFINFO.pack(0, 0, _checked(index), 0, 0) + n.u32(IFLA_TXQLEN, length)
+    return n.message(RTM_NEWLINK, n.NLM_F_ACK, body)
+
+
 def silence_ipv6(index: int) -> bytes:
     """No link-local address of its own, so that the kernel sends nothing there by itself."""
     inet6 = n.nest(AF_INET6, n.u8(IFLA_INET6_ADDR_GEN_MODE, ADDR_GEN_NONE))

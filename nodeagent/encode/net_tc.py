@@ -18,6 +18,10 @@ CLSACT = 0xFFFFFFF1
 """Parent of clsact and of ingress; their handle is ffff:0."""
 CLSACT_HANDLE = 0xFFFF0000
 HOOKS = {"ingress": 0xFFFFFFF2, "egress": 0xFFFFFFF3}
+PLAIN_INGRESS = "ffff:"
+"""The older name of ingress, where filters of an `ingress` qdisc may have been put: the kernel
+shows all filters of a block at the place where the last one was added (block->classid)."""
+PLACES = {**HOOKS, PLAIN_INGRESS: CLSACT_HANDLE}
 OUR_HANDLE = 0xFA170000
 """fa17:, the handle of all qdiscs that are ours."""
 ETH_P_ALL = 3
@@ -63,10 +67,10 @@ def filter_info(prio: int, protocol: int = ETH_P_ALL) -> int:
 
 
 def add_filter(
-    ifindex: int, hook: str, prio: int, kind: str, options: bytes, chain: int = 0, handle: int = 0
+    ifindex: int, place: str, prio: int, kind: str, options: bytes, chain: int = 0, handle: int = 0
 ) -> bytes:
     """A new filter of this priority on a hook of clsact."""
-    body = _body(ifindex, handle, HOOKS[hook], filter_info(prio)) + n.text(TCA_KIND, kind)
+    body = _body(ifindex, handle, PLACES[place], filter_info(prio)) + n.text(TCA_KIND, kind)
     body += n.attr(TCA_OPTIONS, options)
     if chain:
         body += n.u32(TCA_CHAIN, chain)
@@ -74,19 +78,19 @@ def add_filter(
     return n.message(RTM_NEWTFILTER, flags, body)
 
 
-def delete_filters(ifindex: int, hook: str, prio: int, kind: str, chain: int = 0) -> bytes:
+def delete_filters(ifindex: int, place: str, prio: int, kind: str, chain: int = 0) -> bytes:
     """All filters of one priority and kind at once."""
-    body = _body(ifindex, 0, HOOKS[hook], filter_info(prio)) + n.text(TCA_KIND, kind)
+    body = _body(ifindex, 0, PLACES[place], filter_info(prio)) + n.text(TCA_KIND, kind)
     if chain:
         body += n.u32(TCA_CHAIN, chain)
     return n.message(RTM_DELTFILTER, n.NLM_F_ACK, body)
 
 
-def delete_filter(found: TcObject, hook: str) -> bytes:
+def delete_filter(found: TcObject, place: str) -> bytes:
     """One filter by its handle. Raises ValueError."""
     if not found.handle:
         raise ValueError("a filter without a handle would be its whole priority")
-    body = _body(found.ifindex, found.handle, HOOKS[hook], found.info)
+    body = _body(found.ifindex, found.handle, PLACES[place], found.info)
     body += n.text(TCA_KIND, found.kind)
     if found.chain:
         body += n.u32(TCA_CHAIN, found.chain)

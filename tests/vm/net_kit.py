@@ -5,8 +5,8 @@
 `a` is the target; its interface is eth0.
 
 The kernel switches code paths (static keys) by patching its text when the first socket asks for
-time stamps and the first clsact comes. QEMU's multi-threaded emulation sometimes runs a stale
-breakpoint of such a patch (an "int3" oops in a sound kernel), so both are kept on meanwhile.
+time stamps and the first clsact or filter comes. QEMU's multi-threaded emulation sometimes runs
+a stale breakpoint of such a patch (an "int3" oops in a sound kernel), so all are kept on.
 """
 
 from __future__ import annotations
@@ -117,6 +117,7 @@ for n in a b c; do
   ip -n $n link set eth0 up
 done
 tc -n sw qdisc add dev lo clsact
+tc -n sw filter add dev lo egress protocol all matchall action pass
 ip netns exec sw setsid python3 /tmp/guest_net.py hold >/tmp/hold.out 2>&1 </dev/null &
 for i in $(seq 200); do grep -qs ready /tmp/hold.out && break; sleep 0.1; done
 for t in 10.9.0.2 10.9.0.3 fd00:9::2 fd00:9::3; do
