@@ -16,6 +16,7 @@ from controller.client import AgentAddress, AgentClient
 from controller.lab import Disk, Node, NodeConfig, launch, unique
 from controller.lab import agent as lab_agent
 from controller.lab.demo_db import Answer, Database
+from controller.lab.guestio import Process
 from nodeagent.model.plan import FaultRequest, Lease
 from protos import faultd_pb2 as pb
 
@@ -78,6 +79,8 @@ def play(tell: Callable[[float, str, bool | None], None]) -> dict[str, Any]:
     config = unique(NodeConfig(flavour="debian-13", disks=(Disk("pg", 1 << 30),)))
     with launch(config, progress=story.say) as node:
         story.say(f"the node is up: Linux {node.kernel}, by {node.accel.name}")
+        database = Database(node, f"{MOUNT}/data")
+        initdb = database.begin_initdb()
         access = lab_agent.start(node)
         address = AgentAddress(access.url, access.cert, access.key, access.ca, "localhost")
         with AgentClient(address) as agent:
@@ -87,12 +90,12 @@ def play(tell: Callable[[float, str, bool | None], None]) -> dict[str, Any]:
                 reply.guardian.startswith("running"),
                 f"kernel {facts.kernel_release}, guardian {reply.guardian}",
             )
-            _acts(Stage(node, agent, story))
+            _acts(Stage(node, agent, story), database, initdb)
     return story.result()
 
 
-def _acts(stage: Stage) -> None:
-    database = _set_up(stage)
+def _acts(stage: Stage, database: Database, initdb: Process) -> None:
+    _set_up(stage, database, initdb)
     before = {table: database.fingerprint(table) for table in ("orders", "customers")}
     tables = stage.node.sh("dmsetup table | sort")
     stage.story.check("both tables can be read", all(a.ok for a in before.values()))
@@ -105,15 +108,13 @@ def _acts(stage: Stage) -> None:
     _tear_down(stage, database)
 
 
-def _set_up(stage: Stage) -> Database:
+def _set_up(stage: Stage, database: Database, initdb: Process) -> None:
     node, story = stage.node, stage.story
     stage.agent.volumes(pb.VolumeRequest.PREPARE, device="/dev/disk/by-id/virtio-pg", name="pgdata")
     node.sh(f"mkfs.ext4 -q {VOLUME} && mkdir -p {MOUNT} && mount {VOLUME} {MOUNT}", timeout=60)
     story.say(f"an ext4 volume is mounted on {MOUNT} ({VOLUME})")
-    database = Database(node, f"{MOUNT}/data")
-    story.say("PostgreSQL: initdb, two tables of 20,000 rows")
-    database.create()
-    return database
+    story.say("PostgreSQL: a new cluster on it, two tables of 20,000 rows")
+    database.create(initdb)
 
 
 def _request(database: Database, fault_id: str) -> FaultRequest:

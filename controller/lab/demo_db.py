@@ -6,9 +6,11 @@ import shlex
 from dataclasses import dataclass
 
 from controller.lab.errors import NodeFailed
+from controller.lab.guestio import Process
 from controller.lab.node import Node
 
 ROWS = 20_000
+TEMPLATE = "/run/pg-template"
 SETUP = f"""
 CREATE EXTENSION pg_buffercache;
 CREATE TABLE orders AS SELECT i AS id, md5(i::text) AS item FROM generate_series(1, {ROWS}) i;
@@ -40,23 +42,36 @@ class Database:
         self._sockets = sockets
         self._bin = node.sh("ls -d /usr/lib/postgresql/*/bin | tail -1").strip()
 
-    def _as_postgres(self, command: str, timeout: float = 60.0, check: bool = True) -> Answer:
+    def _argv(self, command: str) -> list[str]:
         argv = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"]
         argv += ["env", "HOME=/tmp", f"PGHOST={self._sockets}", f"PATH={self._bin}:/usr/bin:/bin"]
-        result = self._node.run([*argv, "sh", "-c", command], timeout=timeout, check=check)
+        return [*argv, "sh", "-c", command]
+
+    def _as_postgres(self, command: str, timeout: float = 60.0, check: bool = True) -> Answer:
+        result = self._node.run(self._argv(command), timeout=timeout, check=check)
         return Answer(result.code == 0, (result.out + result.err).strip())
 
-    def create(self) -> None:
-        """initdb, start, and two tables with known content."""
+    def begin_initdb(self) -> Process:
+        """Make an empty cluster in memory, while the caller does something else."""
+        self._node.sh(f"install -d -m 700 -o postgres -g postgres {TEMPLATE}")
+        options = "-A trust --no-locale -E UTF8 --no-sync --no-instructions --wal-segsize=1"
+        command = self._argv(f"initdb -D {TEMPLATE} {options}")
+        return self._node.popen(command, timeout=180)
+
+    def create(self, initdb: Process | None = None) -> None:
+        """A cluster on the volume, started, with two tables of known content."""
+        (initdb or self.begin_initdb()).wait(self._node.deadline(200)).check()
         home = shlex.quote(self.directory)
-        self._node.sh(f"install -d -m 700 -o postgres -g postgres {home}")
-        self._as_postgres(f"initdb -D {home} -A trust --no-locale -E UTF8 --no-sync", timeout=120)
         settings = (
             f"unix_socket_directories='{self._sockets}'\nlisten_addresses=''\nautovacuum=off\n"
             "data_sync_retry=on\nmax_parallel_workers_per_gather=0\njit=off\n"
         )
         self._node.put("/run/demo.conf", settings.encode())
-        self._node.sh(f"cat /run/demo.conf >> {home}/postgresql.conf")
+        self._node.sh(
+            f"cat /run/demo.conf >> {TEMPLATE}/postgresql.conf && cp -a {TEMPLATE} {home} && "
+            f"rm -rf {TEMPLATE}",
+            timeout=60,
+        )
         self.start()
         for statement in (SETUP, *SETTLE):
             done = self.query(statement, timeout=60.0)
