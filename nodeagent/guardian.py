@@ -33,6 +33,8 @@ GRACE_NS = 5_000_000_000
 """How far a deadline may pass before the guardian takes the agent for hung."""
 HUNG_NS = 30_000_000_000
 """How far, when the agent holds the lock: a slow mutation may be under way."""
+KILLED_S = 5.0
+"""A killed process needs a moment until the kernel has taken it apart."""
 RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 LAST_RETRY_S = 30.0
 
@@ -101,7 +103,7 @@ class Guardian:
     def _look(self) -> None:
         try:
             self._end_overdue()
-        except FaultError as exc:
+        except (FaultError, OSError) as exc:  # it must be there when the agent dies
             print(f"guardian: {exc}", file=sys.stderr)
 
     def _mine(self) -> list[FaultRow]:
@@ -147,7 +149,9 @@ class Guardian:
 
     def _kill_agent(self, fault: FaultRow) -> None:
         print(f"guardian: the agent hangs, {fault.id} is overdue: it is killed", file=sys.stderr)
-        signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it has just ended by itself
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        select.select([self._pidfd], [], [], KILLED_S)
 
     def _clean_up(self) -> None:
         attempt = 0

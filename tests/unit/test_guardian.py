@@ -213,6 +213,20 @@ def test_what_only_goes_with_the_agent_goes_with_the_agent(
     assert {f.state for f in journal.faults()} == {"ended"}
 
 
+def test_an_agent_that_ends_while_it_is_being_ended_is_cleaned_up_after(
+    start: Any, tmp_path: Path, kernel: FakeKernel
+) -> None:
+    before = kernel.fingerprint()
+    victim, guardian = start([HoldLink(name="l"), SetValue(name="a", value="x")])
+    victim.stop()
+    overdue(tmp_path, GRACE_NS + 10**9)
+    victim.child.kill()
+    victim.child.wait(10)
+    look(guardian)
+    run(guardian)
+    assert kernel.fingerprint() == before
+
+
 def test_an_agent_that_hangs_with_the_lock_is_ended_when_it_is_long_overdue(
     start: Any, tmp_path: Path, kernel: FakeKernel
 ) -> None:
