@@ -252,7 +252,7 @@ def end_quietly(child: Child) -> None:
     """An agent that nobody killed: it must have closed."""
     child.hear("closed")
     child.join()
-    assert any(said["say"] == "closed" for said in child.heard), child.heard
+    assert any(said["say"] == "closed" for said in child.heard), (child.status, child.heard)
 
 
 def trace(message: str) -> None:
