@@ -25,6 +25,10 @@ def measure(spec: TcpProbe) -> Outcome:
             one.settimeout(left)
             try:
                 one.connect(address)
+            except ConnectionResetError:
+                # Accepted, then reset: a refusal of the handshake itself is ECONNREFUSED
+                # (tcp_reset() in net/ipv4/tcp_input.c).
+                return passed(peer=str(address[0]))
             except OSError as exc:
                 last = exc
                 continue

@@ -79,7 +79,10 @@ def http(handler: Callable[[socket.socket, bytes], None], host: str = "127.0.0.1
 
 
 def reply(text: str, status: str = "200 OK", *headers: str) -> bytes:
-    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(text.encode())}", *headers, "", text]
+    length = f"Content-Length: {len(text.encode())}"
+    # The servers here close after one answer; unsaid, a client would send the next request
+    # into a connection that is going away.
+    lines = [f"HTTP/1.1 {status}", length, "Connection: close", *headers, "", text]
     return "\r\n".join(lines).encode()
 
 
