@@ -4,6 +4,9 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# Real sockets, clocks and emulated nodes: what failed beside others is tried once more alone,
+# and both results are printed. With nothing failed before, it fails too.
+ALONE  := $(BIN)/pytest -q --last-failed --last-failed-no-failures none
 STAMP  := $(VENV)/.installed
 PYTEST := $(BIN)/pytest
 
@@ -41,7 +44,7 @@ demo: setup
 test: setup lint test-unit test-vm
 
 test-unit: $(STAMP)
-	$(PYTEST) -q -n 4 tests/unit
+	$(PYTEST) -q -n 4 tests/unit || $(ALONE) tests/unit
 
 # The main job's VM tests; `make test-more` has those of the other kinds.
 VM_CORE := $(addprefix tests/vm/test_,latent_sector.py latent_stacks.py database.py \
@@ -52,7 +55,7 @@ STOCK   := FAULTCTL_VM_FLAVOURS=debian-12,debian-13
 SIDE    := -n 2 --dist loadgroup
 
 test-vm: setup
-	$(STOCK) $(PYTEST) -q $(SIDE) -m "not slow" $(VM_CORE)
+	$(STOCK) $(PYTEST) -q $(SIDE) -m "not slow" $(VM_CORE) || $(STOCK) $(ALONE) -m "not slow" $(VM_CORE)
 
 test-more: setup
 	$(STOCK) $(PYTEST) -q $(SIDE) -m "not slow" $(VM_MORE)
