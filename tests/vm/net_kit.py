@@ -78,9 +78,7 @@ class Net:
             " for h in ingress egress; do tc -j filter show dev $d $h 2>&1 || true; done; done;"
             " nft list ruleset"
         )
-        text = self.bench.node.sh(
-            f"ip netns exec a unshare -m sh -ec 'mount -t sysfs s /sys; {script}'"
-        )
+        text = self.sh("a", script)  # ip netns exec shows the namespace's own /sys
         return _VARIES.sub(r'"\1":0', text)
 
     def inject(self, kind: str, spec: dict[str, Any], **more: Any) -> str:
