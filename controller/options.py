@@ -38,6 +38,12 @@ def _own_metavar(info: FieldInfo, bare: Any) -> str | None:
     return None if found is None else str(found)
 
 
+def _is_flag(info: FieldInfo) -> bool:
+    """Whether an option is only there or not, without a --no form."""
+    extra = info.json_schema_extra
+    return isinstance(extra, dict) and bool(extra.get("flag"))
+
+
 def _metavar(info: FieldInfo, bare: Any) -> str:
     inner = get_args(bare)[0] if get_origin(bare) is tuple else bare
     names = {int: "N", float: "X", str: "TEXT"}
@@ -61,6 +67,8 @@ def field_option(model: type[BaseModel], name: str, info: FieldInfo) -> click.Op
     bare = _bare(info.annotation)
     text = (info.description or "") + _default_text(model, name, info)
     flag = option_name(name)
+    if bare is bool and _is_flag(info):
+        return click.Option([flag, name], is_flag=True, default=None, help=info.description)
     if bare is bool:
         return click.Option(
             [f"{flag}/--no-{flag[2:]}", name], default=None, help=text, show_default=False

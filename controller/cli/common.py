@@ -87,5 +87,7 @@ def state_word(fault: pb.Fault) -> str:
 def target_word(data: dict[str, Any]) -> str:
     """A target in one cell of a table."""
     kind = data.get("type", "")
+    if kind == "node":
+        return "node"
     extra = "".join(f" {k}={v}" for k, v in data.items() if k not in ("type", kind) and v)
     return printable(f"{data.get(kind, kind)}{extra}")

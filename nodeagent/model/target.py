@@ -100,8 +100,32 @@ class NetnsTarget(TargetBase):
         return f"net namespace {self.netns}"
 
 
+def _this_one(value: bool) -> bool:
+    if not value:
+        raise ValueError("the node is named or not: leave it out")
+    return value
+
+
+class NodeTarget(TargetBase):
+    """The node itself, as a whole."""
+
+    type: Literal["node"] = "node"
+    node: Annotated[bool, AfterValidator(_this_one)] = Field(
+        default=True, description="the node as a whole", json_schema_extra={"flag": True}
+    )
+
+    def label(self) -> str:
+        return "the node"
+
+
 Target = Annotated[
-    DeviceTarget | VolumeTarget | FileTarget | ProcessTarget | CgroupTarget | NetnsTarget,
+    DeviceTarget
+    | VolumeTarget
+    | FileTarget
+    | ProcessTarget
+    | CgroupTarget
+    | NetnsTarget
+    | NodeTarget,
     Field(discriminator="type"),
 ]
 TARGET_TYPES: dict[str, type[TargetBase]] = {
@@ -111,6 +135,7 @@ TARGET_TYPES: dict[str, type[TargetBase]] = {
     "pid": ProcessTarget,
     "cgroup": CgroupTarget,
     "netns": NetnsTarget,
+    "node": NodeTarget,
 }
 _ADAPTER: TypeAdapter[TargetBase] = TypeAdapter(Target)
 
