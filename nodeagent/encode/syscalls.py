@@ -74,6 +74,16 @@ class Call:
             raise ValueError(f"system call functions are not known on {arch}")
         return f"{PREFIX[arch]}sys_{ENTRY.get(self.name, self.name)}"
 
+    def function_in(self, arch: str, listed: Iterable[str]) -> str | None:
+        """The function by the name that a kernel's error-injection list has for it, or None.
+
+        On x86-64 a call without arguments has two names at one address, and the list shows
+        one of them (__SYS_STUB0 in arch/x86/include/asm/syscall_wrapper.h).
+        """
+        name = self.function(arch)
+        own = name.replace(PREFIX[arch] + "sys_", "__do_sys_")
+        return next((found for found in (name, own) if found in listed), None)
+
     def compat_functions(self, arch: str) -> tuple[str, ...]:
         """What its 32-bit forms may be called; a kernel has some of them, or none."""
         entry = ENTRY.get(self.name, self.name)
@@ -142,4 +152,5 @@ def all_functions(arch: str) -> frozenset[str]:
     if arch not in PREFIX:
         return frozenset()
     native = {call.function(arch) for call in on_arch(table().values(), arch)}
+    native |= {name.replace(PREFIX[arch] + "sys_", "__do_sys_") for name in native}
     return frozenset(native.union(*(c.compat_functions(arch) for c in table().values())))

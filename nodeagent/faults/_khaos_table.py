@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 READ = ("read", "readv")
 PREAD = ("pread64", "preadv", "preadv2")
@@ -22,7 +21,7 @@ class Part:
     call: tuple[str, ...]
     result: str
     khaos: str
-    when: Literal["before", "after"] = "before"
+    after: bool = False
     rate: int = 100
     note: str = ""
 
@@ -50,7 +49,7 @@ _SECTORS = (
 
 def _after(call: str | tuple[str, ...], result: str, khaos: str, note: str = "") -> Part:
     calls = (call,) if isinstance(call, str) else call
-    return Part(calls, result, khaos, "after", note=note)
+    return Part(calls, result, khaos, True, note=note)
 
 
 PARTS: dict[str, Part] = {

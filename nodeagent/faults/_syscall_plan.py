@@ -24,7 +24,7 @@ class CallSpec(Protocol):
     call: tuple[str, ...]
     errno: str | None
     value: int | None
-    when: Literal["before", "after"]
+    after: bool
     rate: Decimal
     every: int
     first: int | None
@@ -64,7 +64,7 @@ def fitting(spec: CallSpec, context: Context, way: Way) -> str | None:
         wanting = [
             c.name
             for c in calls
-            if c.function(context.facts.arch) not in context.facts.error_injection
+            if c.function_in(context.facts.arch, context.facts.error_injection) is None
         ]
         if wanting:
             why = "CONFIG_FUNCTION_ERROR_INJECTION" if len(wanting) == len(calls) else "not listed"
@@ -90,7 +90,7 @@ def steps_for(spec: CallSpec, context: Context, way: Way) -> list[SyscallFail]:
             hooks.append(Hook(call=call.name, lsm=call.hook, number=number))
             continue
         compat = tuple(f for f in call.compat_functions(facts.arch) if f in listed)
-        native = (call.function(facts.arch),)
+        native = (call.function_in(facts.arch, listed) or call.function(facts.arch),)
         hooks.append(Hook(call=call.name, functions=native, compat=compat))
     fd_types = sum(1 << FD_TYPES[name] for name in set(spec.fd_type))
     return [
@@ -117,7 +117,7 @@ def steps_for(spec: CallSpec, context: Context, way: Way) -> list[SyscallFail]:
 
 def modret_fits(spec: Any, context: Context) -> str | None:
     """fmod_ret: before the call, and never with 0."""
-    if spec.when == "after":
+    if spec.after:
         return "it skips the call and cannot act after it"
     if return_value(spec) == 0:
         return "it cannot make a call return 0"
@@ -130,12 +130,12 @@ def kprobe_fits(spec: Any, context: Context) -> str | None:
 
 
 def _kprobe_way(spec: Any) -> Way:
-    return "return" if spec.when == "after" else "entry"
+    return "return" if spec.after else "entry"
 
 
 def lsm_fits(spec: Any, context: Context) -> str | None:
     """LSM: an errno, before the call, where one hook stands for it."""
-    if spec.when == "after":
+    if spec.after:
         return "a security hook is passed before the call does anything"
     if not -4095 <= return_value(spec) < 0:
         return "a security hook can only return an errno"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, model_validator
 
@@ -56,7 +56,7 @@ class _Effect:
     call: tuple[str, ...]
     errno: str | None
     value: int | None
-    when: Literal["before", "after"]
+    after: bool
     rate: Decimal
     every: int
     first: int | None
@@ -73,11 +73,11 @@ def effects(parts: tuple[Part, ...], spec: Spec) -> tuple[_Effect, ...]:
     found: dict[tuple[Any, ...], _Effect] = {}
     for part in parts:
         number = int(part.result) if part.result.isdigit() else None
-        found[part.call, part.result, part.when] = _Effect(
+        found[part.call, part.result, part.after] = _Effect(
             call=part.call,
             errno=part.result if number is None else None,
             value=number,
-            when=part.when,
+            after=part.after,
             rate=Decimal(part.rate) if spec.rate is None else spec.rate,
             every=spec.every,
             first=spec.first,
@@ -109,7 +109,7 @@ def _doc(parts: tuple[Part, ...], story: str) -> str:
     calls = ", ".join(call.name for call in expand(_calls(parts)))
     lines = [f"A story of several faults under one id, with one revert: {story}."] if story else []
     for part in dict.fromkeys(parts):
-        way = "is done, and then " if part.when == "after" else ""
+        way = "is done, and then " if part.after else ""
         result = f"returns {part.result}"
         share = "" if part.rate == 100 else f" for {part.rate} % of the calls"
         lines.append(f"In khaos: {part.khaos}. Here: {', '.join(part.call)} {way}{result}{share}.")
@@ -134,7 +134,7 @@ def _preset(name: str, parts: tuple[Part, ...], story: str = "") -> FaultKind:
 
     def collateral(spec: Any) -> tuple[str, ...]:
         said = ["what a program did because a call failed (a crash, a fail-over) stays done"]
-        if any(part.when == "after" for part in parts):
+        if any(part.after for part in parts):
             said.append("the calls are really done: what they opened or mapped stays")
         return tuple(said)
 

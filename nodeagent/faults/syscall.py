@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -29,10 +28,10 @@ class Spec(FaultSpec):
         lt=1 << 63,
         description="return value instead of an errno; 0 is the end of file to read",
     )
-    when: Literal["before", "after"] = Field(
-        default="before",
-        description="before: the call is skipped; after: it is done, its side effect kept, "
-        "and what it returns is changed",
+    after: bool = Field(
+        default=False,
+        description="the call is done, its side effect kept, and what it returns is changed; "
+        "without, it is skipped",
     )
     rate: Percent = Field(default=Decimal(100), description="share of the matching calls")
     every: int = Field(default=1, ge=1, lt=1 << 32, description="only each n-th matching call")
@@ -85,7 +84,7 @@ class Spec(FaultSpec):
 
 def _collateral(spec: Spec) -> tuple[str, ...]:
     said = ["what a program did because a call failed (a crash, a fail-over) stays done"]
-    if spec.when == "after":
+    if spec.after:
         said.append("the calls are really done: files opened and mappings made stay, unknown to it")
     elif spec.value is not None:
         said.append("calls that only seem to work: what the program believes done is not")

@@ -129,7 +129,7 @@ def test_chosen_values_and_after_the_call(vm_node: Node, bench: Bench) -> None:
     with kit.worker(bench, "open", 1, 5) as hit:
         files = f"ls /proc/{hit.pid}/fd | wc -l"
         before = int(bench.node.sh(files))
-        spec = {"call": ["open-family"], "errno": "EPERM", "when": "after"}
+        spec = {"call": ["open-family"], "errno": "EPERM", "after": True}
         fault = bench.inject("syscall", hit.target, spec=spec)
         assert hit.go() == [[errno.EPERM] * 5]
         assert int(bench.node.sh(files)) == before + 5  # the side effect is kept
@@ -195,7 +195,7 @@ def test_a_stock_kernel_by_its_security_hooks(vm_node: Node, bench: Bench) -> No
         for bad, words in (
             ({"call": ["fsync"], "errno": "EIO"}, "no security hook stands for fsync"),
             ({"call": ["openat"], "value": 0}, "only return an errno"),
-            ({"call": ["openat"], "errno": "EACCES", "when": "after"}, "before the call"),
+            ({"call": ["openat"], "errno": "EACCES", "after": True}, "before the call"),
         ):
             with pytest.raises(Refused, match=words):
                 bench.plan("syscall", hit.target, spec=bad)

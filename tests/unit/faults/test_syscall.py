@@ -79,7 +79,7 @@ def test_an_errno_takes_the_cheapest_rung_with_its_32_bit_forms() -> None:
     [
         ({"call": ["read"], "value": 0}, "entry"),
         ({"call": ["read"], "value": 3}, "modret"),
-        ({"call": ["read"], "errno": "EIO", "when": "after"}, "return"),
+        ({"call": ["read"], "errno": "EIO", "after": True}, "return"),
     ],
 )
 def test_what_is_asked_filters_the_rungs(spec: dict[str, Any], way: str) -> None:
@@ -153,7 +153,7 @@ def test_filters_by_file_need_an_open_file() -> None:
     with pytest.raises(Refused, match="no open file"):
         plan({**spec, "call": ["mmap"], "errno": "ENOMEM"}, binding=binding)
     with pytest.raises(Refused, match="no filter by file"):
-        plan({**spec, "when": "after"}, binding=binding)
+        plan({**spec, "after": True}, binding=binding)
 
 
 def test_the_nodes_own_programs_are_spared_or_a_guard_rail() -> None:
