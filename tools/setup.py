@@ -5,6 +5,7 @@ Standard library only: it runs before anything is installed.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -45,10 +46,9 @@ def venv(path: Path) -> None:
         )
     if not (path / "bin" / "python").exists():
         say(f"virtual environment {path.name}")
-        done = subprocess.run([sys.executable, "-m", "venv", str(path)], check=False)
-        if done.returncode:
+        if importlib.util.find_spec("ensurepip") is None:  # Debian has it in a package of its own
             install(["python3-venv"])
-            subprocess.run([sys.executable, "-m", "venv", "--clear", str(path)], check=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(path)], check=True)
     say("Python packages (as pinned in constraints.txt)")
     pip = [str(path / "bin" / "python"), "-m", "pip", "install", "--quiet"]
     pip += ["--disable-pip-version-check", "-c", str(ROOT / "constraints.txt")]
