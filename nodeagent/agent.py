@@ -58,10 +58,9 @@ class Agent:
         runtime = Runtime(state_dir, self.node_id, on_event=self._on_event)
         self.backends: Registry = load_backends(runtime)
         protected = (str(state_dir), *PROTECTED, *config.protect)
-        bind = Binder(BindNode(dm_table=self._base_table), protected).bind
-        self.executor = Executor(
-            Node(self.journal, self._lock, self.backends, bind, self.facts, self.epoch)
-        )
+        binder = Binder(BindNode(dm_table=self._base_table), protected)
+        parts = (self.journal, self._lock, self.backends, binder.bind, self.facts, self.epoch)
+        self.executor = Executor(Node(*parts, place=binder.place))
         self.executor.before_revert = self.keep_evidence
         self.executor.after_begin = self.ward.poke
         self._reactor = Reactor(self.executor, self.journal, self.evidence)

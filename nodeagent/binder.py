@@ -7,11 +7,13 @@ from collections.abc import Iterable
 
 from pydantic import BaseModel
 
+from nodeagent.bind import pod, podvolume
 from nodeagent.bind.family import Ask, Scene
 from nodeagent.bind.node import Node
 from nodeagent.model.facts import Facts
 from nodeagent.model.kind import FaultKind, FaultSpec
-from nodeagent.model.target import TargetBase
+from nodeagent.model.planner import Placed
+from nodeagent.model.target import PodTarget, PodVolumeTarget, TargetBase
 
 PROTECTED = ("/var/lib/kubelet", "/var/lib/containerd", "/var/lib/containers", "/var/lib/etcd")
 
@@ -32,3 +34,11 @@ class Binder:
         family = importlib.import_module(f"nodeagent.bind.{kind.family}")
         found: BaseModel = family.bind(self._scene, Ask(kind, fault_id, target, spec, facts))
         return found
+
+    def place(self, kind: FaultKind, target: TargetBase) -> Placed:
+        """What a pod stands for on this node; other targets stand for themselves."""
+        if isinstance(target, PodTarget):
+            return pod.place(self._scene.node, kind, target)
+        if isinstance(target, PodVolumeTarget):
+            return podvolume.place(self._scene.node, kind, target)
+        return Placed(target)

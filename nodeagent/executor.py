@@ -26,7 +26,7 @@ from nodeagent.model.errors import (
 from nodeagent.model.facts import Facts
 from nodeagent.model.kind import FaultKind, FaultSpec
 from nodeagent.model.plan import FaultRequest, Lease, Plan, plan_from_data
-from nodeagent.model.planner import make_plan, parse_request
+from nodeagent.model.planner import Placed, make_plan, parse_request
 from nodeagent.model.record import EndReason, FaultRow, FaultState, StepState
 from nodeagent.model.steps import Status, StepBase
 from nodeagent.model.target import TargetBase
@@ -34,6 +34,11 @@ from nodeagent.revert import Reverter, StepResult, peers_of
 from nodeagent.statedir import MutationLock
 
 Bind = Callable[[FaultKind, str, TargetBase, FaultSpec, Facts], BaseModel]
+Place = Callable[[FaultKind, TargetBase], Placed]
+
+
+def _as_named(kind: FaultKind, target: TargetBase) -> Placed:
+    return Placed(target)
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,7 @@ class Node:
     bind: Bind
     facts: Callable[[], Facts]
     epoch: int
+    place: Place = _as_named
 
 
 class Executor:
@@ -84,8 +90,9 @@ class Executor:
         kind = kind_named(request.kind)
         target, spec = parse_request(kind, request)
         facts = self._node.facts()
-        binding = self._node.bind(kind, request.id, target, spec, facts)
-        plan = make_plan(kind, request, target, spec, binding, facts)
+        placed = self._node.place(kind, target)
+        binding = self._node.bind(kind, request.id, placed.target, spec, facts)
+        plan = make_plan(kind, request, target, spec, binding, facts, placed)
         self._check_conflicts(plan)
         return plan
 

@@ -159,6 +159,8 @@ def _described(
 ) -> ProcessBinding:
     looked = pids[:MAX_LOOKED_AT]
     comms = {pid: _comm(node, pid) for pid in looked}
+    # A pod's pause container sees none of the workload's files.
+    views = tuple(pid for pid in looked if comms[pid] not in NODE_AGENTS) or looked
     notes = []
     if len(pids) > len(looked):
         notes.append(f"only {len(looked)} of {len(pids)} processes were looked at")
@@ -170,7 +172,7 @@ def _described(
         node_agents=tuple(f"{c} ({p})" for p, c in comms.items() if c in NODE_AGENTS),
         compat=tuple(pid for pid in looked if is_compat(node, pid)),
         io_uring=tuple(pid for pid in looked if has_io_uring(node, pid)),
-        roots=tuple(_root(node, looked, pattern) for pattern in patterns),
+        roots=tuple(_root(node, views, pattern) for pattern in patterns),
         notes=tuple(notes),
     )
 

@@ -12,7 +12,7 @@ from nodeagent.model.facts import Facts, first_missing
 from nodeagent.model.kind import Context, FaultKind, FaultSpec, Rung
 from nodeagent.model.plan import FaultRequest, Plan, Rejected
 from nodeagent.model.steps import StepBase
-from nodeagent.model.target import TARGET_TYPES, TargetBase, parse_target
+from nodeagent.model.target import TargetBase, accepts, parse_target
 
 MAX_EXPLAINED = 8
 
@@ -26,14 +26,21 @@ class Choice:
     rejected: tuple[Rejected, ...]
 
 
+@dataclass(frozen=True)
+class Placed:
+    """A target in this node's own terms, and how it was found."""
+
+    target: TargetBase
+    notes: tuple[str, ...] = ()
+
+
 def parse_request(kind: FaultKind, request: FaultRequest) -> tuple[TargetBase, FaultSpec]:
     """The validated target and spec of a request. Raises InvalidSpec naming the field."""
     try:
         target = parse_target(request.target)
     except ValidationError as exc:
         raise InvalidSpec(f"the target of {kind.name} is not valid", explain(exc)) from exc
-    accepted = tuple(TARGET_TYPES[name] for name in kind.targets)
-    if not isinstance(target, accepted):
+    if not accepts(kind.targets, target):
         raise InvalidSpec(
             f"{kind.name} does not take this type of target",
             f"it takes: {', '.join(kind.targets)}",
@@ -101,9 +108,11 @@ def make_plan(
     spec: FaultSpec,
     binding: BaseModel,
     facts: Facts,
+    placed: Placed | None = None,
 ) -> Plan:
-    """The plan of a request on this node. Raises Refused or InvalidSpec."""
-    context = Context(request.id, target, binding, facts)
+    """The plan, which keeps a pod's name, whatever it is `placed` as. Raises Refused, ..."""
+    placed = placed or Placed(target)
+    context = Context(request.id, placed.target, binding, facts)
     guards = kind.guards(spec, context)
     open_guards = [g for g in guards if g.name not in request.acknowledge]
     if open_guards:
@@ -128,4 +137,5 @@ def make_plan(
         guards=tuple(g.name for g in guards),
         collateral=kind.collateral(spec),
         remedies=kind.remedies,
+        notes=placed.notes,
     )

@@ -118,6 +118,50 @@ class NodeTarget(TargetBase):
         return "the node"
 
 
+POD_NAME = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
+POD_UID = r"^([0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})$"
+CONTAINER_ID = r"^[0-9a-f]{64}$"
+
+
+class PodTarget(TargetBase):
+    """A pod by its UID, or one of its containers: what a node's cgroups are named after.
+
+    The UID of a static pod is the hash of its file (annotation kubernetes.io/config.hash),
+    not the one of its mirror at the API server.
+    """
+
+    type: Literal["pod"] = "pod"
+    pod: str = Field(pattern=POD_NAME, description="NAMESPACE/NAME")
+    uid: str = Field(pattern=POD_UID, description="as the kubelet names the pod's cgroup")
+    container: str = Field(default="", description="name of the container; empty for the pod")
+    container_id: str | None = Field(
+        default=None, pattern=CONTAINER_ID, description="of the runtime; none for the whole pod"
+    )
+
+    def label(self) -> str:
+        return f"pod {self.pod}" + (f" container {self.container}" if self.container else "")
+
+
+class PodVolumeTarget(TargetBase):
+    """A pod's volume, or a file on it, as one of its running containers sees it."""
+
+    type: Literal["pod-volume"] = "pod-volume"
+    pod: str = Field(pattern=POD_NAME, description="NAMESPACE/NAME")
+    uid: str = Field(pattern=POD_UID, description="as the kubelet names the pod's cgroup")
+    volume: str = Field(min_length=1, description="name of the volume in the pod")
+    container: str = Field(default="", description="name of the container that is looked into")
+    container_id: str = Field(pattern=CONTAINER_ID, description="of the runtime")
+    path: AbsolutePath = Field(description="mountPath, or devicePath of a raw block volume")
+    sub_path: str = Field(default="", description="subPath of the mount")
+    block: bool = Field(default=False, description="a raw block volume (volumeDevices)")
+    file: str | None = Field(default=None, description="regular file, relative to `path`")
+    offset: Size = Field(default=0, description="first byte of the range in the file")
+    length: Size | None = Field(default=None, description="bytes; without it, to the file's end")
+
+    def label(self) -> str:
+        return f"volume {self.volume} of pod {self.pod}" + (f": {self.file}" if self.file else "")
+
+
 Target = Annotated[
     DeviceTarget
     | VolumeTarget
@@ -125,7 +169,9 @@ Target = Annotated[
     | ProcessTarget
     | CgroupTarget
     | NetnsTarget
-    | NodeTarget,
+    | NodeTarget
+    | PodTarget
+    | PodVolumeTarget,
     Field(discriminator="type"),
 ]
 TARGET_TYPES: dict[str, type[TargetBase]] = {
@@ -136,10 +182,23 @@ TARGET_TYPES: dict[str, type[TargetBase]] = {
     "cgroup": CgroupTarget,
     "netns": NetnsTarget,
     "node": NodeTarget,
+    "pod": PodTarget,
+    "pod-volume": PodVolumeTarget,
 }
+STANDS_FOR: dict[str, tuple[str, ...]] = {
+    "pod": ("netns", "cgroup"),
+    "pod-volume": ("file", "volume", "device"),
+}
+"""What the agent makes of a pod, so that each kind that takes one of these takes pods too."""
 _ADAPTER: TypeAdapter[TargetBase] = TypeAdapter(Target)
 
 
 def parse_target(data: Any) -> TargetBase:
     """A target from decoded JSON or YAML. Raises pydantic.ValidationError."""
     return _ADAPTER.validate_python(data)
+
+
+def accepts(taken: tuple[str, ...], target: TargetBase) -> bool:
+    """Whether a kind that takes these types of target can be asked to hit this one."""
+    name = getattr(target, "type", "")
+    return name in taken or any(kind in taken for kind in STANDS_FOR.get(name, ()))

@@ -41,6 +41,7 @@ class KitBinder:
     def __init__(self, *args: Any) -> None: ...
 
     bind = staticmethod(core_kit.bind)
+    place = staticmethod(core_kit.place)
 
 
 class Served:

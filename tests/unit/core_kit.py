@@ -28,8 +28,10 @@ from nodeagent.model.evidence import Evidence, FileEvent, IoRecord, NodeEvent
 from nodeagent.model.facts import Facts
 from nodeagent.model.kind import Context, FaultKind, FaultSpec, Guard, Measured, Reaction, Rung
 from nodeagent.model.plan import FaultRequest, Lease
+from nodeagent.model.planner import Placed
 from nodeagent.model.record import FaultRow
 from nodeagent.model.steps import Status, StepBase, step_from_data, step_types
+from nodeagent.model.target import TargetBase
 from nodeagent.revert import Reverter
 from nodeagent.statedir import MutationLock, open_state_dir
 
@@ -442,6 +444,11 @@ def request(fault_id: str, *steps: StepBase, **more: Any) -> FaultRequest:
 def bind(*args: Any) -> Bound:
     """Every target is bound."""
     return Bound()
+
+
+def place(kind: Any, target: TargetBase) -> Placed:
+    """Every target stands for itself."""
+    return Placed(target)
 
 
 class Core:
