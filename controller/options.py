@@ -109,6 +109,8 @@ def target_options(kind: FaultKind) -> list[click.Parameter]:
 def target_from(kind: FaultKind, values: Mapping[str, Any]) -> dict[str, Any]:
     """The target that the options name, as JSON data. Raises InvalidSpec."""
     named = [name for name in kind.targets if values.get(name) is not None]
+    if not named and kind.targets[0] == "node":
+        named = ["node"]  # what a kind names first is what it is for
     if len(named) != 1:
         flags = [option_name(name) for name in kind.targets]
         raise InvalidSpec(

@@ -36,6 +36,10 @@ class AgentConfig:
     state_dir: Path
     protect: tuple[str, ...] = ()
     modprobe: bool = True
+    tls_ca: str = ""
+    """CA file of the clients, when it listens on TCP."""
+    may_reboot: bool = False
+    """Whether kinds that take the node down are allowed."""
 
 
 class Agent:
@@ -54,7 +58,8 @@ class Agent:
         self.ward = Ward(state_dir, self.epoch, self._guardian_lost)
         self.ward.begin()
         self._notes = tuple(load_modules()) if config.modprobe else ()
-        self._facts = read_facts(self.node_id, self._notes)
+        own = {"tls_ca": config.tls_ca, "may_reboot": config.may_reboot}
+        self._facts = read_facts(self.node_id, self._notes).model_copy(update=own)
         runtime = Runtime(state_dir, self.node_id, on_event=self._on_event)
         self.backends: Registry = load_backends(runtime)
         protected = (str(state_dir), *PROTECTED, *config.protect)

@@ -1,4 +1,8 @@
-"""Clocks of this node: CLOCK_BOOTTIME counts suspended time and is never set (clock_gettime(2))."""
+"""Clocks of this node: CLOCK_BOOTTIME counts suspended time and is never set (clock_gettime(2)).
+
+It can be slewed: adjtimex(2) makes it up to 10 % faster or slower, as a clock fault does. So
+leases are counted in CLOCK_MONOTONIC_RAW, which nothing reaches, plus the suspended time.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,40 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
+_READS = 3
+_SUSPENDED_NS = 100_000_000
+"""No suspend takes less, and no read as long."""
+
 
 def boottime_ns() -> int:
-    """CLOCK_BOOTTIME in nanoseconds; leases and deadlines are counted in it."""
+    """CLOCK_BOOTTIME in nanoseconds, the time of events: the kernel's own records have it too."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def lease_ns() -> int:
+    """Raw nanoseconds since boot, suspended time included: leases and hard ends count in it."""
+    raw = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
+    return raw + _suspended_ns()
+
+
+def _suspended_ns() -> int:
+    """CLOCK_BOOTTIME minus CLOCK_MONOTONIC, which are slewed alike; the narrowest of some reads."""
+    best = (1 << 62, 0)
+    for _ in range(_READS):
+        before = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        boot = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        after = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        best = min(best, (after - before, boot - (before + after) // 2))
+    # Never suspended, they are equal: what is left is the time between two reads.
+    return best[1] if best[1] > _SUSPENDED_NS else 0
+
+
+def wait_s(left_ns: int) -> float:
+    """Seconds to wait for a moment of lease_ns() on a clock that may be 10 % slow: never too long.
+
+    Who waits looks again when it has passed, and waits for the rest.
+    """
+    return max(0.0, left_ns / 1e9) * 0.9 if left_ns > _SUSPENDED_NS else max(0.0, left_ns / 1e9)
 
 
 def wall() -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from nodeagent.backends import Registry
-from nodeagent.clock import Laps, boot_id, boottime_ns, wall
+from nodeagent.clock import Laps, boot_id, boottime_ns, lease_ns, wall
 from nodeagent.crashpoint import crashpoint
 from nodeagent.faults import kind_named
 from nodeagent.journal import Journal
@@ -169,8 +169,8 @@ class Executor:
         plan: Plan,
         observed: list[tuple[StepBase, dict[str, Any]]],
     ) -> FaultRow:
-        now = boottime_ns()
-        lease_ns = _ns(lease.duration)
+        now = lease_ns()
+        duration_ns = _ns(lease.duration)
         fault = FaultRow(
             id=plan.id,
             kind=plan.kind,
@@ -180,8 +180,8 @@ class Executor:
             owner=request.owner,
             epoch=self._node.epoch,
             boot_id=boot_id(),
-            lease_ns=lease_ns,
-            lease_until_ns=now + lease_ns,
+            lease_ns=duration_ns,
+            lease_until_ns=now + duration_ns,
             hard_end_ns=now + _ns(lease.hard_end),
             created=wall(),
         )
@@ -239,7 +239,7 @@ class Executor:
                 f"the lease of {fault_id} cannot be renewed",
                 f"the fault is {fault.state} ({fault.end_reason or 'no reason yet'})",
             )
-        self._journal.update_fault(fault_id, lease_until_ns=boottime_ns() + fault.lease_ns)
+        self._journal.update_fault(fault_id, lease_until_ns=lease_ns() + fault.lease_ns)
         return self._journal.fault(fault_id)
 
     def revert(self, fault_id: str, reason: EndReason = EndReason.REVERTED) -> list[StepResult]:

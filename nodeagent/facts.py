@@ -70,6 +70,7 @@ def read_facts(node_id: str, notes: tuple[str, ...] = ()) -> Facts:
         kprobe_override=_kprobe_override(),
         net_features=net_features(),
         cgroup=_cgroup(),
+        systemd=os.path.isdir("/run/systemd/system"),
         stress_ng=_stress_ng(),
         notes=notes,
     )

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from nodeagent.backends import Runtime, load_backends
 from nodeagent.backends.dm_probes import sweep_probes
-from nodeagent.clock import boottime_ns
+from nodeagent.clock import lease_ns, wait_s
 from nodeagent.journal import Journal
 from nodeagent.model.errors import FaultError, Refused
 from nodeagent.model.record import EndReason, FaultRow, StepState
@@ -113,18 +113,18 @@ class Guardian:
         deadlines = [fault.deadline_ns for fault in self._mine()]
         if not deadlines:
             return None
-        return max(0, (min(deadlines) + GRACE_NS - boottime_ns()) // 1_000_000) + 1
+        return int(wait_s(min(deadlines) + GRACE_NS - lease_ns()) * 1000) + 1
 
     def _end_overdue(self) -> None:
         for fault in reversed(self._mine()):
-            if fault.deadline_ns > boottime_ns() - GRACE_NS:
+            if fault.deadline_ns > lease_ns() - GRACE_NS:
                 continue
             try:
                 with self._lock.held(deadline_s=1.0):
                     self._end(fault.id)
             except Refused as exc:
                 print(f"guardian: {fault.id} is overdue: {exc}", file=sys.stderr)
-                if fault.epoch == self._epoch and fault.deadline_ns < boottime_ns() - HUNG_NS:
+                if fault.epoch == self._epoch and fault.deadline_ns < lease_ns() - HUNG_NS:
                     self._kill_agent(fault)
 
     def _end(self, fault_id: str) -> None:

@@ -127,6 +127,11 @@ def parser() -> argparse.ArgumentParser:
         help="load the kernel modules of our kinds at the start",
     )
     add("--reflection", action="store_true", help="serve gRPC reflection")
+    add(
+        "--allow-reboot",
+        action="store_true",
+        help="allow the kinds that take this node down (reboot, panic)",
+    )
     return found
 
 
@@ -147,11 +152,16 @@ def main() -> None:
     """Console script."""
     args = parser().parse_args()
     try:
+        tls = tls_files(args)
         config = AgentConfig(
-            state_dir=args.state_dir, protect=tuple(args.protect), modprobe=args.modprobe
+            state_dir=args.state_dir,
+            protect=tuple(args.protect),
+            modprobe=args.modprobe,
+            tls_ca=str(tls.ca) if tls else "",
+            may_reboot=args.allow_reboot,
         )
         listen = tuple(args.listen or (DEFAULT_SOCKET,))
-        code = serve(config, listen, tls_files(args), args.reflection)
+        code = serve(config, listen, tls, args.reflection)
     except FaultError as exc:
         print(f"faultd: {exc.what}", file=sys.stderr)
         for line in (exc.why, exc.hint):

@@ -10,7 +10,7 @@ import grpc
 
 import nodeagent
 from nodeagent.agent import Agent
-from nodeagent.clock import boottime_ns
+from nodeagent.clock import boottime_ns, lease_ns
 from nodeagent.doctor import examine
 from nodeagent.faults import kinds
 from nodeagent.model.errors import FaultError, InvalidSpec
@@ -171,7 +171,7 @@ class Faultd(pb_grpc.FaultdServicer):
 
     def _fault(self, row: FaultRow) -> pb.Fault:
         evidence = self._evidence(row)
-        now = boottime_ns()
+        now = lease_ns()
         plan = row.plan
         return pb.Fault(
             id=row.id,

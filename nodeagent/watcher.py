@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from nodeagent.backends import Registry
-from nodeagent.clock import boottime_ns
+from nodeagent.clock import lease_ns, wait_s
 from nodeagent.executor import Executor
 from nodeagent.journal import Journal
 from nodeagent.model.errors import FaultError
@@ -59,15 +59,15 @@ class LeaseKeeper:
             with self._journal.changed:
                 if self._stop:
                     return
-                due, wait_s = self._due()
+                due, seconds = self._due()
                 if not due:
-                    self._journal.changed.wait(wait_s)
+                    self._journal.changed.wait(seconds)
                     continue
             for fault in due:
                 self._end(fault)
 
     def _due(self) -> tuple[list[FaultRow], float | None]:
-        now = boottime_ns()
+        now = lease_ns()
         due: list[FaultRow] = []
         times: list[int] = []
         for fault in self._journal.faults(active_only=True):
@@ -76,7 +76,7 @@ class LeaseKeeper:
                 due.append(fault)
             else:
                 times.append(at)
-        return due, (min(times) - now) / 1e9 if times else None
+        return due, wait_s(min(times) - now) if times else None
 
     def _when(self, fault: FaultRow) -> int:
         retry = self._retries.get(fault.id)
@@ -94,4 +94,4 @@ class LeaseKeeper:
         except FaultError:
             tries, _ = self._retries.get(fault.id, (0, 0))
             backoff = min(FIRST_BACKOFF_NS << min(tries, 20), MAX_BACKOFF_NS)
-            self._retries[fault.id] = (tries + 1, boottime_ns() + backoff)
+            self._retries[fault.id] = (tries + 1, lease_ns() + backoff)

@@ -14,7 +14,7 @@ class Pulse:
     A call that raises OSError or returns False ends it: what it acts on is gone.
     """
 
-    def __init__(self, on: Callable[[], bool], off: Callable[[], bool], ms: tuple[int, int]):
+    def __init__(self, on: Callable[[], bool], off: Callable[[], bool], ms: tuple[float, float]):
         self._calls = (off, on)
         self._seconds = (ms[0] / 1000, ms[1] / 1000)
         self._end = threading.Event()

@@ -51,6 +51,11 @@ class Facts(BaseModel):
         default=False, description="BPF on kprobes may override return values"
     )
     cgroup: str = Field(default="", description="v2, hybrid, v1 or empty")
+    systemd: bool = Field(default=False, description="systemd is process 1 (sd_booted(3))")
+    tls_ca: str = Field(
+        default="", description="CA file of the agent's clients, empty when it is not on TCP"
+    )
+    may_reboot: bool = Field(default=False, description="faultd runs with --allow-reboot")
     stress_ng: str = Field(default="", description="what stress-ng --version says, empty if absent")
     notes: tuple[str, ...] = ()
 
@@ -132,6 +137,26 @@ class NeedErrorInjection:
         if self.function in facts.error_injection:
             return None
         return f"{self.function} is not open to error injection (CONFIG_FUNCTION_ERROR_INJECTION)"
+
+
+@dataclass(frozen=True)
+class NeedSystemd:
+    """systemd as process 1."""
+
+    def missing(self, facts: Facts) -> str | None:
+        if facts.systemd:
+            return None
+        return "systemd does not run this node (/run/systemd/system is missing)"
+
+
+@dataclass(frozen=True)
+class NeedMayReboot:
+    """An agent that was started with leave to take its node down."""
+
+    def missing(self, facts: Facts) -> str | None:
+        if facts.may_reboot:
+            return None
+        return "this node's agent may not take it down: faultd runs without --allow-reboot"
 
 
 NET_MODULES = {

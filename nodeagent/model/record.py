@@ -87,7 +87,7 @@ class FaultRow(BaseModel):
     boot_id: str
     lease_ns: int
     lease_until_ns: int
-    """CLOCK_BOOTTIME of the boot `boot_id`."""
+    """Raw time since boot, in the boot `boot_id` (nodeagent.clock.lease_ns)."""
     hard_end_ns: int
     created: str
     """Wall clock, RFC 3339, for people."""

@@ -1,4 +1,4 @@
-"""Quantities with units: durations, sizes, percentages.
+"""Quantities with units: durations, sizes, percentages, shifts and drifts of clocks.
 
 One grammar for the command line, spec files and the wire. A bare number is refused
 wherever a unit matters, since guessing seconds or bytes is how faults become a
@@ -152,3 +152,57 @@ def _unit(parse: Any, fmt: Any, name: str, example: str) -> tuple[Any, ...]:
 Duration = Annotated[timedelta, *_unit(parse_duration, format_duration, "duration", "1m30s")]
 Size = Annotated[int, *_unit(parse_size, format_size, "size", "64Mi")]
 Percent = Annotated[Decimal, *_unit(parse_percent, format_percent, "percent", "2.5%")]
+
+
+# --- clocks -----------------------------------------------------------------------
+
+MAX_DRIFT_PPB = 100_000_000
+"""10 %: what adjtimex(2) takes in its tick."""
+_DRIFT = re.compile(r"([+-]?\d+(?:\.\d+)?)(ppm|%)", re.ASCII)
+
+
+def parse_shift(value: object) -> timedelta:
+    """A duration with a sign, `+30d` or `-1h30m`; without one it is plus.
+
+    Raises ValueError with a sentence for a person.
+    """
+    if isinstance(value, timedelta):
+        return -parse_duration(-value) if value < timedelta(0) else parse_duration(value)
+    text = _short(value)
+    if text.startswith("-"):
+        return -parse_duration(text[1:])
+    return parse_duration(text.removeprefix("+"))
+
+
+def format_shift(value: timedelta) -> str:
+    """`+30d`, `-250ms`: what `parse_shift` reads back."""
+    return ("-" if value < timedelta(0) else "+") + format_duration(abs(value))
+
+
+def parse_drift(value: object) -> int:
+    """How much faster or slower a clock runs, `+100ppm` or `-2%`, in parts per 10^9.
+
+    At most 10 % either way. Raises ValueError with a sentence for a person.
+    """
+    text = _short(value)
+    match = _DRIFT.fullmatch(text)
+    if match is None:
+        hint = f": write {text}ppm" if _BARE.fullmatch(text) else ", such as +100ppm or -2%"
+        raise ValueError(f"{text!r} is not a drift{hint}")
+    number = Fraction(match[1]) * (1000 if match[2] == "ppm" else 10_000_000)
+    if number.denominator != 1:
+        raise ValueError(f"{text!r} is finer than 0.001ppm")
+    if abs(number) > MAX_DRIFT_PPB:
+        raise ValueError(f"{text!r} is more than the 10% that the kernel takes")
+    return int(number)
+
+
+def format_drift(ppb: int) -> str:
+    """`+100ppm`: what `parse_drift` reads back."""
+    text = format(Decimal(abs(ppb)) / 1000, "f")
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return ("-" if ppb < 0 else "+") + text + "ppm"
+
+
+Shift = Annotated[timedelta, *_unit(parse_shift, format_shift, "shift", "+30d")]
+Drift = Annotated[int, *_unit(parse_drift, format_drift, "drift", "+100ppm")]

@@ -13,7 +13,7 @@ from core_kit import FACTS, AddPart, Core, FakeKernel, HoldLink, Look, SetValue,
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nodeagent.clock import boottime_ns
+from nodeagent.clock import lease_ns
 from nodeagent.model.errors import (
     BackendError,
     Conflict,
@@ -287,7 +287,7 @@ def test_a_guardian_never_touches_the_faults_of_a_successor(core: Core, tmp_path
 
 
 def shorten(core: Core, fault_id: str, lease: float = 3600, hard: float = 3600) -> None:
-    now = boottime_ns()
+    now = lease_ns()
     core.journal.update_fault(
         fault_id,
         lease_until_ns=now + int(lease * 1e9),
@@ -309,15 +309,15 @@ def test_a_renewed_fault_ends_with_its_hard_end(core: Core, keeper: LeaseKeeper)
     shorten(core, "f-1", lease=3600, hard=0.3)
     for _ in range(3):
         core.executor.renew("f-1")
-    assert core.journal.fault("f-1").lease_until_ns > boottime_ns()
+    assert core.journal.fault("f-1").lease_until_ns > lease_ns()
     wait_for(core, "f-1")
     assert core.journal.fault("f-1").end_reason is EndReason.EXPIRED
 
 
 def test_word_from_the_owner_keeps_a_fault(core: Core, keeper: LeaseKeeper) -> None:
     core.apply("f-1", SetValue(name="a", value="x"), lease="1s")
-    start = boottime_ns()
-    while boottime_ns() - start < 1_600_000_000:
+    start = lease_ns()
+    while lease_ns() - start < 1_600_000_000:
         core.executor.renew("f-1")
         time.sleep(0.1)
     assert core.state("f-1") == "armed"

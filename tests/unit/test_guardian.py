@@ -20,7 +20,7 @@ from agent_kit import served
 from core_kit import AddPart, Core, FakeKernel, HoldLink, Look, SetValue, request
 
 from nodeagent import guardian as guardian_module
-from nodeagent.clock import boottime_ns
+from nodeagent.clock import lease_ns
 from nodeagent.guardian import GRACE_NS, HUNG_NS, Guardian
 from nodeagent.journal import Journal
 from nodeagent.model.errors import Refused
@@ -104,7 +104,7 @@ def start(
 def overdue(home: Path, by_ns: int) -> Journal:
     journal = Journal(home / "state")
     for fault in journal.faults(active_only=True):
-        journal.update_fault(fault.id, lease_until_ns=boottime_ns() - by_ns)
+        journal.update_fault(fault.id, lease_until_ns=lease_ns() - by_ns)
     return journal
 
 
