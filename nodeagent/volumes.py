@@ -13,7 +13,7 @@ from nodeagent.backends.dm_nodes import publish, unpublish
 from nodeagent.backends.dmctl import ByName, DmControl, read_table
 from nodeagent.bind.node import Node
 from nodeagent.bind.resolve import resolve_device
-from nodeagent.bind.usage import guards
+from nodeagent.bind.usage import IN_USE, guards
 from nodeagent.encode.dm import Segment, Table
 from nodeagent.journal import Journal
 from nodeagent.model.errors import Conflict, InvalidSpec, Refused
@@ -55,7 +55,7 @@ class Volumes:
                 "it is device-mapper already",
                 f"inject on it: --device {layer.name}",
             )
-        used = [g for g in guards(self._node, bound) if g.kind in ("mounted", "held", "swap")]
+        used = [g for g in guards(self._node, bound) if g.kind in IN_USE]
         if used:
             raise Refused(
                 f"{device} is in use",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nodeagent.bind.family import Ask, Scene
 from nodeagent.bind.resolve import resolve, resolve_device, resolve_volume
 from nodeagent.bind.spacemap import space_map
-from nodeagent.bind.usage import guards
+from nodeagent.bind.usage import IN_USE, guards
 from nodeagent.model.binding import BlockBinding, SpaceMap, VolumeIdentity
 from nodeagent.model.disk import DiskBinding
 from nodeagent.model.kind import Context
@@ -37,7 +37,7 @@ def _space(scene: Scene, block: BlockBinding) -> SpaceMap | None:
     volume = block.volume or _volume_on(scene, block)
     if volume is not None:
         return space_map(scene.node, volume)
-    users = [g for g in guards(scene.node, block) if g.kind in ("mounted", "held", "swap")]
+    users = [g for g in guards(scene.node, block) if g.kind in IN_USE]
     if users:
         return SpaceMap(
             unknown=block.ranges,

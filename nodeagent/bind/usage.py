@@ -7,9 +7,11 @@ on a file system there.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable
 from functools import cached_property
+from pathlib import Path
 
 from nodeagent.bind import extents as ex
 from nodeagent.bind.block import Blocks
@@ -32,6 +34,8 @@ from nodeagent.model.ranges import (
     shift,
 )
 
+IN_USE = ("mounted", "held", "swap", "claimed")
+
 
 def guards(
     node: Node, binding: BlockBinding, protected_paths: Iterable[str] = ()
@@ -42,6 +46,15 @@ def guards(
     in `devices`; one that acts on the bound sectors alone at those with `hit` not False.
     """
     return _Usage(node, binding).guards(tuple(protected_paths))
+
+
+def is_claimed(node: Path) -> bool:
+    """Whether open(2) with O_EXCL of this device node is refused as busy."""
+    try:
+        os.close(os.open(node, os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError as exc:
+        return exc.errno == errno.EBUSY
+    return False
 
 
 class _Usage:
@@ -61,6 +74,8 @@ class _Usage:
         found.extend(self._read_only())
         found.extend(self._mounted())
         found.extend(self._held())
+        if not found:
+            found.extend(self._claimed())
         return tuple(found)
 
     def _above(self, start: str) -> tuple[str, ...]:
@@ -162,6 +177,19 @@ class _Usage:
                     name = self.blocks.layer(dev).name
                     hit = self._touches(dev) if dev in self.reached else True
                     found.append(self._guard("held", name, item.layer.dev, "a layer over", hit))
+        return found
+
+    def _claimed(self) -> list[Guard]:
+        """Held exclusively (bd_prepare_to_claim, block/bdev.c) by what no table here shows.
+
+        Such are a mount in another namespace, a root that was switched away from, and a
+        program that opened the device with O_EXCL. Found by claiming it for a moment.
+        """
+        found = []
+        for item in self.binding.layers:
+            if is_claimed(self.node.dev / item.layer.name.removeprefix("/dev/")):
+                why = "something unseen from here (another mount namespace?) holds"
+                found.append(self._guard("claimed", "an unseen user", item.layer.dev, why, None))
         return found
 
     def _range_hit(self, dev: str) -> bool | None:

@@ -32,7 +32,7 @@ from nodeagent.model.target import FileTarget
 ALWAYS_DOWN_S = 1 << 30
 """dm-flakey's down interval where it never comes up again: 34 years."""
 SAMPLE = 64
-GUARDED = ("root", "swap", "protected-path")
+GUARDED = ("root", "swap", "protected-path", "claimed")
 
 
 def disk(context: Context) -> DiskBinding:
@@ -129,7 +129,7 @@ def needs_bio_fail(spec: Any) -> tuple[Need, ...]:
 
 
 def guards(context: Context, *, whole_device: bool) -> tuple[Guard, ...]:
-    """Guard rails in the way: root, swap and protected paths on the device.
+    """Guard rails in the way: root, swap, protected paths, an unseen holder.
 
     A fault on a file's own sectors is held back only where those sectors themselves are
     swapped to or belong to a protected path.

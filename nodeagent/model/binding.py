@@ -16,7 +16,7 @@ from nodeagent.model.ranges import Range, Ranges, format_ranges
 LayerKind = Literal[
     "disk", "partition", "dm", "loop", "md", "bcache", "drbd", "nbd", "rbd", "zram", "ram"
 ]
-GuardKind = Literal["root", "swap", "protected-path", "read-only", "mounted", "held"]
+GuardKind = Literal["root", "swap", "protected-path", "claimed", "read-only", "mounted", "held"]
 
 
 class _Frozen(BaseModel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 
 from guest_bind_kit import EXT4, NODE, XFS, check, filefrag, fragmented, kinds, loop, mounted, sh
 
@@ -47,6 +48,29 @@ def swap_and_protected_paths() -> str:
         finally:
             sh("swapoff", str(file))
             sh("swapoff", area)
+    return ""
+
+
+@check
+def an_unseen_holder_is_a_guard_rail() -> str:
+    with loop(64) as device:
+        free = resolve_device(NODE, device)
+        assert not kinds(guards(NODE, free))
+        holder = os.open(device, os.O_RDONLY | os.O_EXCL)
+        try:
+            (guard,) = guards(NODE, free)
+            assert guard.kind == "claimed" and device in guard.via, guard
+        finally:
+            os.close(holder)
+        assert not kinds(guards(NODE, free)), "asking has left a claim"
+        sh("mkfs.ext4", "-q", device)
+        # A mount in another namespace only: findmnt here does not know it.
+        script = f"mkdir -p /run/x && mount {device} /run/x && echo up && cat"
+        argv = ["unshare", "-m", "sh", "-c", script]
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+            assert other.stdout is not None and other.stdout.readline() == b"up\n"
+            assert [g.kind for g in guards(NODE, free)] == ["claimed"]
+            other.communicate(b"")
     return ""
 
 
