@@ -52,15 +52,27 @@ def harden() -> None:
 
 
 def leave_cgroup() -> None:
-    """Move to the root of the cgroup v2 hierarchy, out of the agent's own cgroup.
+    """Move to the root of every cgroup hierarchy, out of the agent's own cgroup.
 
     Where that is not allowed the guardian stays: it then survives the agent's process,
-    not its cgroup.
+    not its cgroup. On cgroup v1 a container is killed by any of its hierarchies.
     """
-    try:
-        Path("/sys/fs/cgroup/cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
-    except OSError as exc:
-        print(f"guardian: stays in the agent's cgroup: {exc}", file=sys.stderr)
+    for root in cgroup_roots(Path("/proc/self/mountinfo").read_text(encoding="utf-8")):
+        try:
+            (root / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
+        except OSError as exc:
+            print(f"guardian: stays in the agent's cgroup below {root}: {exc}", file=sys.stderr)
+
+
+def cgroup_roots(mountinfo: str) -> list[Path]:
+    """Where cgroup hierarchies are mounted by their roots (proc_pid_mountinfo(5)), each once."""
+    found: dict[str, Path] = {}
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        fields, kind = left.split(), right.split()
+        if len(fields) > 4 and kind and kind[0] in ("cgroup", "cgroup2") and fields[3] == "/":
+            found.setdefault(fields[2], Path(fields[4]))
+    return list(found.values())
 
 
 class Guardian:

@@ -9,6 +9,7 @@ import socket
 import stat
 import sys
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -61,22 +62,30 @@ def die_with_any_thread(args: threading.ExceptHookArgs) -> None:
     os._exit(70)
 
 
-def serve(
-    config: AgentConfig, listen: tuple[str, ...], tls: TlsFiles | None, reflection: bool
-) -> int:
+@dataclass(frozen=True)
+class Listeners:
+    """Where and how an agent is reached; `health` is the address of gRPC health alone."""
+
+    listen: tuple[str, ...]
+    tls: TlsFiles | None = None
+    reflection: bool = False
+    health: str | None = None
+
+
+def serve(config: AgentConfig, at: Listeners) -> int:
     """Run an agent until SIGTERM or SIGINT. Returns the exit status."""
     if os.geteuid() != 0:
         raise Refused("faultd needs root", f"it runs as uid {os.geteuid()}", "use sudo")
     threading.excepthook = die_with_any_thread
-    for text in listen:
+    for text in at.listen:
         scheme, address = parse_listen(text)
         if scheme == "unix":
             socket_directory(Path(address))
-        elif tls is None:
+        elif at.tls is None:
             raise needs_tls(address)
     agent = Agent(config)
     # The guardian gets ready in its own process while gRPC is imported here.
-    from nodeagent.transport import build_server
+    from nodeagent.transport import build_health_server, build_server
 
     stop = threading.Event()
 
@@ -87,9 +96,11 @@ def serve(
         signal.signal(number, on_signal)
     for fault_id, error in agent.start():
         print(f"faultd: {fault_id} is not reverted yet: {error}", file=sys.stderr, flush=True)
-    server = build_server(agent, listen, tls, reflection)
-    server.start()
-    print(f"faultd {nodeagent.__version__} ready on {', '.join(listen)}", flush=True)
+    server = build_server(agent, at.listen, at.tls, at.reflection)
+    probed = build_health_server(at.health) if at.health else None
+    for one in filter(None, (server, probed)):
+        one.start()
+    print(f"faultd {nodeagent.__version__} ready on {', '.join(at.listen)}", flush=True)
     stop.wait()
     server.stop(STOP_GRACE_S).wait()
     failed = agent.close()
@@ -126,6 +137,11 @@ def parser() -> argparse.ArgumentParser:
         default=True,
         help="load the kernel modules of our kinds at the start",
     )
+    add(
+        "--health",
+        metavar="URL",
+        help="tcp://IP:PORT of gRPC health alone, without TLS, for a kubelet's probes",
+    )
     add("--reflection", action="store_true", help="serve gRPC reflection")
     add(
         "--allow-reboot",
@@ -161,7 +177,7 @@ def main() -> None:
             may_reboot=args.allow_reboot,
         )
         listen = tuple(args.listen or (DEFAULT_SOCKET,))
-        code = serve(config, listen, tls, args.reflection)
+        code = serve(config, Listeners(listen, tls, args.reflection, args.health))
     except FaultError as exc:
         print(f"faultd: {exc.what}", file=sys.stderr)
         for line in (exc.why, exc.hint):

@@ -15,6 +15,7 @@ from nodeagent.server import Faultd
 from protos import faultd_pb2_grpc as pb_grpc
 
 SERVICE = "faultctl.v1.Faultd"
+HEALTH_WORKERS = 2
 WORKERS = 64
 """Threads, made when they are needed; more than rpc.MAX_STREAMS."""
 
@@ -40,10 +41,7 @@ def build_server(
         options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 32 << 20)],
     )
     pb_grpc.add_FaultdServicer_to_server(Faultd(agent), server)  # type: ignore[no-untyped-call]
-    status = health.HealthServicer()
-    status.set("", health_pb2.HealthCheckResponse.SERVING)
-    status.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
-    health_pb2_grpc.add_HealthServicer_to_server(status, server)
+    _add_health(server)
     if reflection:
         from grpc_reflection.v1alpha import reflection as grpc_reflection
 
@@ -51,6 +49,31 @@ def build_server(
     for scheme, address in addresses:
         _bind(server, scheme, address, tls)
     return server
+
+
+def build_health_server(listen: str) -> grpc.Server:
+    """A server of gRPC health alone, without TLS: a kubelet's probe speaks none.
+
+    It tells that the agent runs and takes no orders. Raises FaultError.
+    """
+    address = parse_listen(listen)[1]
+    server = grpc.server(
+        futures.ThreadPoolExecutor(HEALTH_WORKERS, thread_name_prefix="health"),
+        options=[("grpc.so_reuseport", 0)],
+    )
+    _add_health(server)
+    try:
+        server.add_insecure_port(address)
+    except RuntimeError as exc:
+        raise Refused(f"{listen} cannot be listened on", str(exc)) from exc
+    return server
+
+
+def _add_health(server: grpc.Server) -> None:
+    status = health.HealthServicer()
+    status.set("", health_pb2.HealthCheckResponse.SERVING)
+    status.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
+    health_pb2_grpc.add_HealthServicer_to_server(status, server)
 
 
 def _bind(server: grpc.Server, scheme: str, address: str, tls: TlsFiles | None) -> None:
