@@ -27,11 +27,13 @@ class Disk:
     """A scratch disk: `/dev/disk/by-id/virtio-NAME` in the guest, a sparse file here.
 
     size: bytes, a multiple of block_size. block_size: logical sector size, 512 or 4096.
+    source: a raw file of this host that it starts as a copy of, or empty.
     """
 
     name: str
     size: int
     block_size: Literal[512, 4096] = 512
+    source: str = ""
 
     def __post_init__(self) -> None:
         if not _SERIAL.fullmatch(self.name) or self.name.startswith("lab-"):

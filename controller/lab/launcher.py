@@ -23,6 +23,7 @@ from controller.lab.node import Node
 from controller.lab.supervise import start_time
 from nodeagent.model.errors import Refused
 
+COPY_TIMEOUT = 600.0  # seconds, for a disk that starts as a copy
 DEFAULT_TTL = 2 * 3600.0  # seconds that a node without an owner may live
 
 
@@ -117,7 +118,11 @@ def _write(
     """Disks, initrd and launch.json, which the supervisor starts QEMU from."""
     home = entry.home
     for disk in config.disks:
-        with (home / "disks" / f"{disk.name}.raw").open("wb") as file:
+        path = home / "disks" / f"{disk.name}.raw"
+        if disk.source:
+            copy = ["cp", "--sparse=always", "--reflink=auto", disk.source, str(path)]
+            proc.run(copy, timeout=COPY_TIMEOUT)
+        with path.open("ab") as file:
             file.truncate(disk.size)
     (home / "initrd").write_bytes(parts.initrd)
     machine = Machine(
