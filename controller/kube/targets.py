@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from controller.kube.objects import Pod
-from controller.kube.select import AGENT_LABEL, Ask, containers_of, whole_pod
+from controller.kube.select import Ask, containers_of, whole_pod
 from controller.kube.volumes import volume_target
 from nodeagent.model.errors import InvalidSpec, Refused
 from nodeagent.model.kind import FaultKind
@@ -122,24 +122,3 @@ def of_group(fault_id: str, group: str) -> bool:
     """Whether a fault belongs to a group, or is it."""
     head, _, number = fault_id.rpartition("-")
     return fault_id == group or (head == group and number.isdigit() and len(number) <= 5)
-
-
-def peer_networks(pods: Sequence[Pod], selector: str) -> tuple[str, ...]:
-    """The addresses of other pods, as the far ends of a network fault. Raises Refused.
-
-    An empty list would mean everything, so nothing found is an error.
-    """
-    good = [
-        pod
-        for pod in pods
-        if not pod.host_network and not pod.deleting and pod.phase == "Running"
-        and pod.labels.get(AGENT_LABEL[0]) != AGENT_LABEL[1]
-    ]  # fmt: skip
-    found = sorted({ip for pod in good for ip in pod.ips})
-    if not found:
-        left = [pod.full_name for pod in pods if pod.host_network]
-        why = f"{left[0]} uses its node's own network" if left else f"{selector or 'all'}: none"
-        raise Refused(
-            "no pod to talk to is found", why, "an empty far end would mean all traffic: refused"
-        )
-    return tuple(found)

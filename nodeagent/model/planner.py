@@ -11,6 +11,7 @@ from nodeagent.model.errors import FaultError, InvalidSpec, Refused
 from nodeagent.model.facts import Facts, first_missing
 from nodeagent.model.kind import Context, FaultKind, FaultSpec, Rung
 from nodeagent.model.plan import FaultRequest, Plan, Rejected
+from nodeagent.model.protected import namespace_guards
 from nodeagent.model.steps import StepBase
 from nodeagent.model.target import TargetBase, accepts, parse_target
 
@@ -113,7 +114,7 @@ def make_plan(
     """The plan, which keeps a pod's name, whatever it is `placed` as. Raises Refused, ..."""
     placed = placed or Placed(target)
     context = Context(request.id, placed.target, binding, facts)
-    guards = kind.guards(spec, context)
+    guards = (*namespace_guards(target), *kind.guards(spec, context))
     open_guards = [g for g in guards if g.name not in request.acknowledge]
     if open_guards:
         raise Refused(

@@ -15,8 +15,9 @@ from kube_kit import IDS, NODES, ask, container, node, pod, uid, volume_pod
 from controller.kube.choose import ALL, HowMany, chosen, parse_how_many
 from controller.kube.labels import parse_field_selector, parse_selector
 from controller.kube.objects import Pod, node_from, pod_from
+from controller.kube.peers import peers_of
 from controller.kube.select import select, select_nodes
-from controller.kube.targets import check_ask, group_id, items_of, of_group, peer_networks
+from controller.kube.targets import check_ask, group_id, items_of, of_group
 from controller.kube.volumes import NO_DEVICE, volume_target
 from nodeagent.faults import kind_named, kinds
 from nodeagent.model.errors import FaultError, InvalidSpec, Refused
@@ -321,10 +322,29 @@ def test_ids_of_a_group_are_ids_and_its_own(kind: str, number: int) -> None:
 
 
 def test_an_empty_far_end_never_means_everything() -> None:
-    assert peer_networks([pod(ips=("10.0.0.2", "fd00::2"))], "a") == ("10.0.0.2", "fd00::2")
+    two = pod(ips=("10.0.0.2", "fd00::2"))
+    assert peers_of([two], [], [two], "a").networks == ("10.0.0.2", "fd00::2")
     for none in ([], [pod(host_network=True)], [pod(deleting=True)], [pod(ips=())]):
         with pytest.raises(Refused, match="no pod to talk to"):
-            peer_networks(none, "app=db")
+            peers_of(none, [], none, "app=db")
+
+
+def test_the_services_before_the_peers_are_far_ends_too() -> None:
+    """In the pod's own namespace a packet to a Service still has the Service's address."""
+    db, other = pod("db-0", 1, labels={"app": "db"}), pod("db-1", 2, labels={"app": "db"})
+
+    def service(name: str, selector: dict[str, str], **spec: Any) -> dict[str, Any]:
+        return {"metadata": {"name": name}, "spec": {"selector": selector, **spec}}
+
+    services = [
+        service("db", {"app": "db"}, clusterIP="10.96.0.9", clusterIPs=["10.96.0.9", "fd01::9"]),
+        service("headless", {"app": "db"}, clusterIP="None"),
+        service("cart", {"app": "cart"}, clusterIP="10.96.0.7"),
+        service("external", {}, clusterIP="10.96.0.8"),
+    ]
+    found = peers_of([db], services, [db, other], "app=db")
+    assert found.networks == ("10.0.0.1", "10.96.0.9", "fd01::9")
+    assert any("db leads to other pods as well: db-1" in note for note in found.notes)
 
 
 # --- the API's JSON ---------------------------------------------------------------
