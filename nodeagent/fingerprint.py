@@ -15,7 +15,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from nodeagent.journal import JOURNAL_NAME
 from nodeagent.model.errors import Refused
 from nodeagent.net_fingerprint import network
 from nodeagent.statedir import DEFAULT_STATE_DIR
+from nodeagent.sysctl_fingerprint import sysctls
 
 SCHEMA = 1
 MARK = "faultctl"
@@ -45,8 +46,13 @@ _RUN = Path("/run/faultctl")
 _DEVNUM = re.compile(r"(?<![\w:])(\d+):(\d+)(?![\w:])")
 
 
-def fingerprint(state_dir: Path = DEFAULT_STATE_DIR) -> dict[str, Any]:
-    """The node's state now. Raises OSError where root is missing."""
+def fingerprint(
+    state_dir: Path = DEFAULT_STATE_DIR, only_sysctls: Sequence[str] = ("*",)
+) -> dict[str, Any]:
+    """The node's state now. Raises OSError where root is missing.
+
+    only_sysctls: patterns of paths below /proc/sys, for those who look often.
+    """
     names = _dm_names()
     return {
         "schema": SCHEMA,
@@ -56,6 +62,7 @@ def fingerprint(state_dir: Path = DEFAULT_STATE_DIR) -> dict[str, Any]:
         "swaps": _swaps(),
         "bpf": {**inventory(), "pins": tree(Path("/sys/fs/bpf"))},
         "network": network(),
+        "sysctls": sysctls(only_sysctls),
         "processes": sorted(processes()),
         "cgroups": _our_cgroups(),
         "cgroup_limits": _cgroup_limits(),

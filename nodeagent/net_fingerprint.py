@@ -18,13 +18,21 @@ def network() -> dict[str, list[str]]:
     places = {"self": "/proc/self/ns/net"}
     places |= {str(p): str(p) for folder in PLACES if folder.is_dir() for p in folder.iterdir()}
     found = {}
-    for name, path in places.items():
+    for name, path in places().items():
         try:
             with open_netlink(path) as link:
                 found[name] = lines(link)
         except OSError:
             continue  # no namespace, or gone meanwhile
     return found
+def places() -> dict[str, str]:
+    """Name -> path: the own namespace as `self`, and each that has a name."""
+    found = {"self": "/proc/self/ns/net"}
+    return found | {
+        str(p): str(p) for folder in PLACES if folder.is_dir() for p in folder.iterdir()
+    }
+
+
 
 
 def lines(link: Netlink) -> list[str]:

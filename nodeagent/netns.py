@@ -55,18 +55,23 @@ def in_thread(work: Callable[[], T]) -> T:
         return done.result()
 
 
-def open_netlink(path: str) -> Netlink:
-    """A netlink socket in the namespace at a path. Raises OSError."""
+def entered_at(path: str, work: Callable[[], T]) -> T:
+    """Run in the namespace at a path, by a thread of its own. Raises OSError, and as `work`."""
 
-    def enter() -> Netlink:
+    def enter() -> T:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             _setns(fd)
         finally:
             os.close(fd)
-        return Netlink()
+        return work()
 
     return in_thread(enter)
+
+
+def open_netlink(path: str) -> Netlink:
+    """A netlink socket in the namespace at a path. Raises OSError."""
+    return entered_at(path, Netlink)
 
 
 def refer(path: str) -> NetnsRef:
@@ -102,6 +107,42 @@ def _find(ref: NetnsRef) -> Netlink | None:
             return link
         link.close()
     return None
+
+
+def within(ref: NetnsRef, work: Callable[[], T]) -> T | None:
+    """Run in the namespace by a thread of its own; None when it is gone. Raises as `work`."""
+
+    def enter(path: str) -> tuple[bool, T | None]:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False, None  # it ended while we looked
+        try:
+            if os.fstat(fd).st_ino != ref.inode:
+                return False, None
+            _setns(fd)
+        finally:
+            os.close(fd)
+        with Netlink() as link:
+            if link.cookie() != ref.cookie:
+                return False, None
+        return True, work()
+
+    seen: set[str] = set()
+    for path in _candidates(ref):
+        if path not in seen and _inode(path) == ref.inode:
+            found, result = in_thread(lambda path=path: enter(path))  # type: ignore[misc]
+            if found:
+                return result
+        seen.add(path)
+    return None
+
+
+def _inode(path: str) -> int:
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return 0
 
 
 def _candidates(ref: NetnsRef) -> Iterator[str]:

@@ -30,6 +30,8 @@ BLOCK = 4096
 IDLE = "import signal\nsignal.signal(10, lambda *a: None)\nwhile True: signal.pause()"
 CGROUP = """cd /sys/fs/cgroup; echo '+cpu +memory +io +pids' > cgroup.subtree_control; mkdir kill
 echo '70000 100000' > kill/cpu.max; echo 999 > kill/pids.max; echo 1 > kill/memory.oom.group"""
+SYSCTLS = ("net/ipv4/ip_forward", "net/ipv4/conf/*/*", "net/ipv4/tcp_rmem")
+"""Those that the matrix looks at each time; the witness looks at all of net."""
 SETTLE_S = 20.0
 WITNESS = """dmsetup table | sort
 dmsetup info -c --noheadings -o name,uuid,suspended,tables_loaded | sort
@@ -37,6 +39,7 @@ losetup -l
 if command -v bpftool >/dev/null; then bpftool prog | grep -c name; fi
 ip -n kill link | grep -v link/; tc -n kill qdisc; tc -n kill filter show dev eth0 egress
 tc -n kill filter show dev eth0 ingress
+ip netns exec kill sysctl net.ipv4 net.ipv6
 true"""
 NETNS = """ip netns add kill && ip -n kill link add eth0 type veth peer name peer
 ip -n kill link set eth0 up && ip -n kill link set peer up
@@ -206,7 +209,7 @@ def write_blocks() -> None:
 
 
 def now() -> str:
-    return text(fingerprint(STATE))
+    return text(fingerprint(STATE, SYSCTLS))
 
 
 def settled(want: str) -> tuple[float, str]:

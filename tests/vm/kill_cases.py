@@ -67,6 +67,12 @@ CASES = (
     Case("kill", "signal", "process", spec={"signal": "USR1", "every": "1s"}),
 )
 
+    Case(
+        "sysctl",
+        "procfs",
+        "netns",
+        spec={"set": ["net.ipv4.ip_forward=1", "net.ipv4.tcp_rmem=4096 8192 16384"]},
+    ),
 WAITING = frozenset({"khaos"})
 """Kinds without a case: they come with their own objects in the fingerprint."""
 

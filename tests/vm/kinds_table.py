@@ -37,6 +37,7 @@ KINDS: dict[str, dict[str, dict[str, str]]] = {
     "stress": {"stress-ng": {}},
     "syscall": {"bpf-fmod-ret": _NO_INJECTION, "bpf-kprobe": _NO_OVERRIDE, "bpf-lsm": {}},
     "throttle": {"cgroup-v2": {}},
+    "sysctl": {"procfs": {}},
 }
 """kind -> rung -> {flavour: why it must be missing there}; other flavours must have it."""
 
