@@ -15,8 +15,6 @@ from nodeagent.netns import PLACES, open_netlink
 
 def network() -> dict[str, list[str]]:
     """Of the own namespace and of each that has a name, a line for each object, sorted."""
-    places = {"self": "/proc/self/ns/net"}
-    places |= {str(p): str(p) for folder in PLACES if folder.is_dir() for p in folder.iterdir()}
     found = {}
     for name, path in places().items():
         try:
@@ -25,14 +23,14 @@ def network() -> dict[str, list[str]]:
         except OSError:
             continue  # no namespace, or gone meanwhile
     return found
+
+
 def places() -> dict[str, str]:
     """Name -> path: the own namespace as `self`, and each that has a name."""
     found = {"self": "/proc/self/ns/net"}
     return found | {
         str(p): str(p) for folder in PLACES if folder.is_dir() for p in folder.iterdir()
     }
-
-
 
 
 def lines(link: Netlink) -> list[str]:
