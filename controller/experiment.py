@@ -149,12 +149,23 @@ class GroupEntry(Part):
         return self
 
 
+class ActEntry(Part):
+    """A command that carries a remedy out; no shell."""
+
+    command: tuple[str, ...] = Field(min_length=1)
+    node: Name | None = Field(default=None, description="absent: on the controller's machine")
+    timeout: PositiveDuration = timedelta(seconds=60)
+
+
 class RemedyEntry(Part):
     """An act of the operator, recognised by a probe that begins to pass."""
 
     probe: Name
     passes: int = Field(default=2, ge=1, le=1000, description="in a row, after the fault armed")
     doc: str = Field(default="", description="the act in words")
+    act: ActEntry | None = Field(
+        default=None, description="how `oracle check` does it; absent: the node takes it back"
+    )
 
 
 class GuardEntry(Part):
@@ -210,6 +221,9 @@ class Experiment(Part):
     late: Duration = Field(
         default=timedelta(seconds=30),
         description="a start later than this is dropped; up to it, it is played with what is left",
+    )
+    early_end: bool = Field(
+        default=True, description="end the run when all hold windows of its oracles are over"
     )
     nodes: dict[Name, NodeEntry] = Field(default={}, max_length=10_000)
     targets: dict[Name, TargetEntry] = Field(default={}, max_length=100_000)

@@ -92,9 +92,9 @@ class FaultVerdict:
         )
 
 
-def fault_name(story: FaultStory) -> str:
-    """Its name in the experiment: the slot without repetition and target."""
-    return re.split("[#/]", story.planned.slot, maxsplit=1)[0]
+def fault_name(slot: str) -> str:
+    """A slot's fault in the experiment: the slot without repetition and target."""
+    return re.split("[#/]", slot, maxsplit=1)[0]
 
 
 def mitigation_of(history: History, story: FaultStory, cap_ns: int) -> Submission | None:
@@ -182,8 +182,12 @@ def oracles_for(
     story: FaultStory, oracles: Mapping[str, OracleSpec]
 ) -> Sequence[tuple[str, OracleSpec]]:
     """The oracles that judge a fault; the default one where the experiment has none."""
-    name = fault_name(story)
-    wanted = {name, story.planned.slot}
+    return oracles_of(story.planned.slot, oracles)
+
+
+def oracles_of(slot: str, oracles: Mapping[str, OracleSpec]) -> Sequence[tuple[str, OracleSpec]]:
+    """The same by the fault's slot."""
+    wanted = {fault_name(slot), slot}
     found = [(n, s) for n, s in oracles.items() if not s.faults or wanted & set(s.faults)]
     return found or [(DEFAULT_ORACLE, OracleSpec())]
 

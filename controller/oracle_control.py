@@ -11,6 +11,9 @@ from controller.oracle_history import FaultStory, History
 from controller.oracle_scene import Pace
 from controller.oracle_spec import OracleSpec
 
+ACTS = "control-acts"
+"""Name of the run's event when a control begins a remedy; its data names the fault."""
+
 
 @dataclass(frozen=True)
 class Control:
@@ -40,7 +43,7 @@ def check(
 ) -> list[Control]:
     """The control over all faults of a run in which each was left alone, then remedied.
 
-    The armed window is the last one of the oracle's hold time before the repair.
+    The armed window is the last one of the oracle's hold time before the remedy began.
     """
     return [
         _control(history, story, oracle, paces)
@@ -61,11 +64,18 @@ def _control(
     if injected is None or repaired is None:
         return Control(story.id, name, ("it was never remedied in this run",), None, after)
     hold = nanoseconds(spec.hold)
-    if repaired - injected < hold:
+    until = min([repaired, *_begun(history, story)])
+    if until - injected < hold:
         text = "it was remedied before it had been armed for one hold time"
         return Control(story.id, name, (text,), None, after)
-    armed = judge_at(history, story, oracle, Moment(repaired - hold, hold, "armed"), paces)
+    armed = judge_at(history, story, oracle, Moment(until - hold, hold, "armed"), paces)
     return Control(story.id, name, tuple(_troubles(armed, after)), armed, after)
+
+
+def _begun(history: History, story: FaultStory) -> list[int]:
+    """When a control that was played began its remedy, which may take effect by and by."""
+    told = (e for e in history.run_events if e.name == ACTS)
+    return [e.t_ns for e in told if e.data.get("fault") == story.id]
 
 
 def _troubles(armed: FaultVerdict, after: FaultVerdict) -> list[str]:

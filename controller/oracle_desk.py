@@ -12,7 +12,8 @@ from pydantic import ValidationError
 from controller.clock import boot_id, boottime_ns, wall
 from controller.oracle_history import History
 from controller.oracle_submit import settled
-from controller.recorder import is_locked, read_header, read_records
+from controller.recorder import read_header, read_records
+from controller.recorder_lock import is_locked
 from controller.records import FILE_OF, OperatorAction, Record, Submission, record_line
 from nodeagent.model.errors import InvalidSpec, Refused
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import threading
@@ -14,6 +13,7 @@ from typing import IO
 
 from pydantic import ValidationError
 
+from controller.recorder_lock import lock_folder
 from controller.records import (
     EXPERIMENT_FILE,
     FILE_OF,
@@ -29,7 +29,6 @@ from controller.records import (
 from controller.run_plan import RunPlan
 from nodeagent.model.errors import FaultError, InvalidSpec, Refused
 
-LOCK_FILE = ".lock"
 BALLAST_FILE = ".ballast"
 BALLAST_BYTES = 1 << 20
 """Kept free for the last lines of a run whose disk fills up."""
@@ -166,43 +165,6 @@ class Recorder:
         os.close(self._lock_fd)
 
 
-def lock_folder(folder: Path) -> int:
-    """Exclusive right to a run folder, held by a descriptor. Raises Refused naming the holder."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        fd = os.open(folder / LOCK_FILE, flags, 0o600)
-    except OSError as exc:
-        raise Refused(f"{folder} is no run folder", os.strerror(exc.errno or 0)) from exc
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
-        os.close(fd)
-        raise Refused(
-            f"another controller plays {folder}",
-            f"process {holder or 'unknown'} holds its lock",
-            "end it with `faultctl stop`",
-        ) from None
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-    return fd
-
-
-def is_locked(folder: Path) -> bool:
-    """Whether a controller plays this folder now."""
-    try:
-        fd = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(fd)
-    return False
-
-
 def _reserve(path: Path) -> None:
     with open(path, "wb") as file:
         os.posix_fallocate(file.fileno(), 0, BALLAST_BYTES)
@@ -263,3 +225,25 @@ def records_in(raw: bytes, name: str) -> Iterator[AnyRecord]:
             yield parse_record(line)
         except ValidationError as exc:
             raise InvalidSpec(f"line {number} of {name} is not a record", str(exc)) from exc
+
+
+class Tail:
+    """Reads a file of records that somebody else appends to, a call at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def more(self) -> list[AnyRecord]:
+        """What came since the last call; a line without its end waits. Raises InvalidSpec."""
+        try:
+            if self._path.stat().st_size <= self._offset:
+                return []
+            with open(self._path, "rb") as file:
+                file.seek(self._offset)
+                raw = file.read()
+        except FileNotFoundError:
+            return []
+        whole = raw[: raw.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return list(records_in(whole, self._path.name))

@@ -15,8 +15,8 @@ from typing import NoReturn, Protocol
 
 from controller.clock import boottime_ns
 from controller.guards import Watch
-from controller.recorder import Recorder, RecordLost
-from controller.records import Phase, Record, SampleRecord, Verdict
+from controller.recorder import Recorder, RecordLost, Tail
+from controller.records import FILE_OF, AnyRecord, Phase, Record, SampleRecord, Verdict
 from controller.run_commands import command
 from controller.run_control import answer, pending
 from controller.run_core import Core
@@ -55,6 +55,16 @@ class View(Protocol):
         """Called for every record, in order."""
 
 
+class Overseer(Protocol):
+    """Somebody who reads the record as it is written, and may act on it."""
+
+    def tell(self, records: Iterable[AnyRecord | Record]) -> None:
+        """Records of the run and of the operator, in order."""
+
+    def look(self, now: int) -> list[Action]:
+        """Called about twice a second; what follows."""
+
+
 @dataclass
 class Wanted:
     """Steady state: probes that must pass before anything is broken, and how often."""
@@ -91,10 +101,13 @@ class Runner:
         origin_ns: int,
         views: Sequence[View] = (),
         steady: Wanted | None = None,
+        overseers: Sequence[Overseer] = (),
     ) -> None:
         self.core = core
         self.recorder = recorder
         self.steady = steady
+        self._overseers = overseers
+        self._operator = Tail(recorder.folder / FILE_OF["submission"])
         self.health: dict[str, Verdict] = {}
         self._watch = watch
         self._results = Results(core)
@@ -129,6 +142,8 @@ class Runner:
             self.recorder.write(record)
         except RecordLost as exc:
             self._lost = exc
+        for overseer in self._overseers:
+            overseer.tell([record])
         for view in self._views:
             view.record(record)
 
@@ -231,6 +246,10 @@ class Runner:
             code, actions = command(self.core, now, name)
             self._dispatch(actions)
             answer(path, code)
+        said = self._operator.more()
+        for overseer in self._overseers:
+            overseer.tell(said)
+            self._dispatch(overseer.look(now))
         drift = time.time_ns() - boottime_ns()
         if abs(drift - self._drift) > JUMP_NS:
             self.core.event("clock-jump", by_ns=drift - self._drift)

@@ -98,6 +98,8 @@ class Core(Ledger):
             self.drop(state, "expired-before-start", "its planned end has passed")
         elif late > self.settings.late_ns:
             self.drop(state, "late", f"by {late // 1_000_000} ms")
+        elif self.unwelcome(state):
+            self.drop(state, "limit", "an oracle measures")
         else:
             reached = self._over_cap(state)
             if reached:
@@ -137,6 +139,10 @@ class Core(Ledger):
         margin = self.settings.hard_margin_ns
         return Apply(state.item, self.settings.lease_ns, state.end_ns, last, margin, look_first)
 
+    def unwelcome(self, state: ItemState) -> bool:
+        """Whether it is noise while an oracle measures."""
+        return state.item.role == "noise" and self.now < self.quiet_until
+
     def skip_to(self, moment: int) -> None:
         """Starts up to this moment of the plan are somebody else's business already."""
         while (
@@ -173,7 +179,8 @@ class Core(Ledger):
         node = self.nodes[key]
         if node.tending:
             return []
-        if not node.live:
+        measured = self.now < node.measured_until
+        if not node.live and not measured:
             node.watched = False
             return []
         node.tending = True
@@ -181,7 +188,7 @@ class Core(Ledger):
         if self.now - node.renewed_ns >= self.settings.renew_ns or node.lost_since is not None:
             node.renewed_ns = self.now
             renew = tuple(i for i, s in node.live.items() if s.life is Life.ARMED)
-        return [Tend(key, renew, self.ids_of(key), node.after)]
+        return [Tend(key, renew, self.ids_of(key), node.after, measured)]
 
     def _timer_settle(self, key: str) -> list[Action]:
         """The run has waited long enough for nodes that do not answer."""

@@ -183,7 +183,7 @@ class Effects:
                 views[found] = view
         clock, node_ns = None, 0
         number = self._calls[action.node] = self._calls.get(action.node, -1) + 1
-        if number % CLOCK_EVERY == 0:
+        if action.measured or number % CLOCK_EVERY == 0:
             node_ns, offset, error = port.clock()
             clock = (offset, error)
         return Done(action, sent, tuple(views.values()), tuple(events), None, clock, node_ns)

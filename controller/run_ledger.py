@@ -41,6 +41,8 @@ class Ledger:
         self._ids_of = {name: frozenset(ids) for name, ids in of_node.items()}
         self.shift_ns = 0
         self.paused_at: int | None = None
+        self.quiet_until = 0
+        """No noise before this moment: an oracle measures."""
         self.stopping = ""
         self.started = False
         self.took_over = False
@@ -89,9 +91,19 @@ class Ledger:
         """It is, or may be, on its node: which is looked after from now on."""
         node = self.nodes[state.item.node]
         node.live[state.id] = state
+        self._watch(node, self.now + self.settings.poll_ns)
+
+    def measure(self, name: str, until: int) -> None:
+        """An oracle measures: a node's agent is heard now, and until that moment."""
+        node = self.nodes[name]
+        if until > node.measured_until:
+            node.measured_until = until
+            self._watch(node, self.now)
+
+    def _watch(self, node: NodeState, first: int) -> None:
         if not node.watched:
             node.watched = True
-            self.at(self.now + self.settings.poll_ns, "tend", node.name)
+            self.at(first, "tend", node.name)
 
     def retry(self, state: ItemState) -> None:
         """Try again later, ever more slowly."""

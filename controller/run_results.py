@@ -72,7 +72,9 @@ class Results:
             core.event("node-back", node.name, lost_ns=core.now - node.lost_since)
             node.lost_since = None
         last = self._clock_at.get(node.name)
-        if done.clock is not None and (last is None or core.now - last >= CLOCK_EVERY_NS):
+        wanted = isinstance(done.action, Tend) and done.action.measured
+        wanted = wanted or last is None or core.now - last >= CLOCK_EVERY_NS
+        if done.clock is not None and wanted:
             self._clock_at[node.name] = core.now
             offset, error = done.clock
             core.emit(
@@ -190,6 +192,8 @@ class Results:
             return core.take_back(state, core.stopping)
         elif state.end_ns <= core.now:
             return core.take_back(state, "plan")
+        elif core.unwelcome(state):
+            return core.take_back(state, "oracle-window")
         return []
 
     def _ended(self, state: ItemState, view: FaultView) -> list[Action]:

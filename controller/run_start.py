@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -30,10 +30,11 @@ from controller.records import (
     Record,
     RunHeader,
 )
-from controller.run import Runner, Sampler, View, Wanted
+from controller.run import Overseer, Runner, Sampler, View, Wanted
 from controller.run_core import Core
 from controller.run_exec import Effects
 from controller.run_finish import Outcome, finish
+from controller.run_measuring import Measuring, Rules, resumed
 from controller.run_plan import RunPlan, fault_id
 from controller.run_ports import AgentPort
 from controller.run_preflight import Preview, describe_nodes, preview, refuse
@@ -84,10 +85,15 @@ def check_nodes(run: str, plan: RunPlan, ports: Mapping[str, AgentPort]) -> Prev
 
 
 def play_new(
-    loaded: Loaded, plan: RunPlan, options: Options, default: AgentAddress, views: list[View]
+    loaded: Loaded,
+    plan: RunPlan,
+    options: Options,
+    default: AgentAddress,
+    views: list[View],
+    overseer: Callable[[Stage], Overseer] | None = None,
 ) -> Outcome:
-    """A new run. Raises Unreachable or Refused before anything is touched; a fault that is
-    refused later is a record, not an error."""
+    """A new run, with an overseer of the caller's. Raises Unreachable or Refused before anything
+    is touched; a fault that is refused later is a record, not an error."""
     experiment, run = loaded.experiment, options.run
     with open_ports(experiment, default) as ports:
         nodes = describe_nodes(ports, lambda: (0, wall()))
@@ -99,6 +105,8 @@ def play_new(
         header = _header(loaded, plan, options, run, origin)
         with Recorder.create(options.folder, header, loaded.raw, plan) as recorder:
             stage = Stage(experiment, plan, header, ports, recorder, views)
+            if overseer is not None:
+                stage.overseers.append(overseer(stage))
             for node in nodes:
                 recorder.write(node.model_copy(update={"t_ns": stage.runner.now()}))
             _write_planned(recorder, plan, run, stage.runner.now())
@@ -173,7 +181,11 @@ class Stage:
             view.names = names_of(self.core)
         watch = Watch(self.core, experiment.guards, experiment.remedies)
         origin = header.origin_boottime_ns
-        self.runner = Runner(self.core, recorder, watch, origin, views, _wanted(experiment))
+        self.measuring = Measuring(self.core, Rules.of(experiment))
+        self.overseers: list[Overseer] = [self.measuring]
+        self.runner = Runner(
+            self.core, recorder, watch, origin, views, _wanted(experiment), self.overseers
+        )
 
     def _emit(self, record: Record) -> None:
         self.runner.emit(record)
@@ -186,6 +198,7 @@ class Stage:
         if resume is not None:
             faults = list(read_records(resume, "faults.jsonl"))
             events = list(read_records(resume, "events.jsonl"))
+            resumed(self.measuring, self.core, [*faults, *events])
             first = restore(self.core, faults, events, runner.now())
         try:
             with interrupts(runner.interrupt):
@@ -201,13 +214,14 @@ class Stage:
         clock = RunClock(lambda: (self.runner.now(), wall()))
         found: list[Sampler] = []
         if probes:
-            around = Surroundings(agents=self._client)
+            around = Surroundings(agents=self.client)
             found.append(ProbeSampler(probes, report, clock, around))
         if loads:
             found.append(LoadSampler(loads, report, clock))
         return found
 
-    def _client(self, node: str) -> AgentClient:
+    def client(self, node: str) -> AgentClient:
+        """The agent of a node. Raises InvalidSpec if nothing of the run is on it."""
         if node not in self._ports:
             raise InvalidSpec(f"a probe is on the node {node!r}, which has no target")
         return self._ports[node].client

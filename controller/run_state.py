@@ -75,6 +75,8 @@ class Tend:
     renew: tuple[str, ...]
     ids: frozenset[str]
     after: int
+    measured: bool = False
+    """An oracle measures: that the agent answers goes into the record, as its clock."""
 
 
 Action = Prepare | Apply | Look | Revert | Tend
@@ -170,6 +172,8 @@ class NodeState:
     watched: bool = False
     """A timer to look after it is set, or its answer is awaited."""
     tending: bool = False
+    measured_until: int = 0
+    """Until then an oracle measures, and the agent must be heard though nothing lives there."""
     live: dict[str, ItemState] = field(default_factory=dict)
 
 

@@ -9,7 +9,8 @@ import click
 
 from controller import render
 from controller.bundle import SUFFIX, open_bundle, seal_folder, verify
-from controller.recorder import lock_folder, read_header
+from controller.recorder import read_header
+from controller.recorder_lock import lock_folder
 from nodeagent.model.errors import Refused
 
 

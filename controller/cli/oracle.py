@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import click
 
 from controller import render
-from controller.oracle_control import check
+from controller.cli.run import RUNS, address, node_option, read_experiment, views
+from controller.experiment_plan import ns
+from controller.oracle_control import Control, check
+from controller.oracle_desk import hand_in
+from controller.oracle_play import Pacing, Player, control_plan
+from controller.run_start import Options, Stage, new_run_id, play_new
 from controller.score_files import open_run
+from nodeagent.model.errors import InvalidSpec, Refused
+from nodeagent.model.units import parse_duration
 
 EXIT_FALSE = 1
 
@@ -43,26 +52,77 @@ def judge(ctx: click.Context, bundle: Path, output: str) -> None:
 
 
 @oracle.command(name="check")
-@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("path", type=click.Path(path_type=Path), metavar="EXPERIMENT|BUNDLE")
+@node_option
+@click.option("--folder", type=click.Path(path_type=Path), help="of the record of the control")
+@click.option(
+    "--settle",
+    metavar="DURATION",
+    default="10s",
+    show_default=True,
+    help="for a symptom to show, and for the system to recover",
+)
 @click.option("-o", "--output", type=click.Choice(render.FORMATS), default="table")
 @click.pass_context
-def check_command(ctx: click.Context, bundle: Path, output: str) -> None:
-    """The negative control, on a run in which each fault was left alone for one hold time and
-    then ended by an accepted remedy.
+def check_command(ctx: click.Context, /, path: Path, output: str, **values: Any) -> None:
+    """The negative control of an experiment's oracles.
+
+    Plays the EXPERIMENT without noise: each fault is left alone for one hold time, then remedied
+    (by the act that its remedy has in the file, else the node takes it back), then handed in as
+    repaired. A BUNDLE, or a run folder, is one in which that was done already.
 
     Each oracle must fail while its fault is armed, by what its probes see and not only because
     the fault is there, and must pass after the remedy. Exit 1: the experiment is broken.
     """
-    run = open_run(bundle)
+    if path.suffix in (".yaml", ".yml", ".json"):
+        path = _played(path, values)
+    run = open_run(path)
     controls = check(run.history, run.oracles, run.paces)
     broken = not controls or any(c.broken for c in controls)
     if output != "table":
-        render.data({"sound": not broken, "controls": [c.data() for c in controls]}, output)
+        data = {"sound": not broken, "controls": [c.data() for c in controls], "run": str(path)}
+        render.data(data, output)
     else:
-        rows = [
-            (c.fault, c.oracle, "broken" if c.broken else "sound", "; ".join(c.broken))
-            for c in controls
-        ]
-        render.table(("FAULT", "ORACLE", "CONTROL", "WHY"), rows, "no fault was injected")
+        slots = {f.id: f.planned.slot for f in run.history.injected()}
+        _show(controls, slots)
     if broken:
         ctx.exit(EXIT_FALSE)
+
+
+def _show(controls: list[Control], slots: dict[str, str]) -> None:
+    rows = [
+        (slots[c.fault], c.oracle, "broken" if c.broken else "sound", "; ".join(c.broken))
+        for c in controls
+    ]
+    render.table(("FAULT", "ORACLE", "CONTROL", "WHY"), rows, "no fault was injected")
+
+
+def _played(file: Path, values: dict[str, Any]) -> Path:
+    """The bundle of a control that was played. Raises InvalidSpec, Refused, Unreachable."""
+    loaded = read_experiment(file, values["nodes"])
+    if not loaded.experiment.oracles:
+        raise InvalidSpec(f"{file.name} has no oracle", "there is nothing to check")
+    pacing = Pacing(ns(_settle(values["settle"])))
+    plan = control_plan(loaded.plan, loaded.experiment, pacing)
+    run = new_run_id()
+    folder = values["folder"] or RUNS / f"{loaded.experiment.name}-control-{run}"
+    options = Options(run=run, folder=folder, noise=False, blind=loaded.experiment.blind)
+
+    def overseer(stage: Stage) -> Player:
+        def submit(fault: str) -> None:
+            hand_in(folder, "mitigation", {}, fault=fault, actor="control")
+
+        return Player(stage.core, loaded.experiment, pacing, stage.client, submit)
+
+    with views(plan) as watching:
+        outcome = play_new(loaded, plan, options, address(), watching, overseer)
+    if outcome.bundle is None:
+        raise Refused("the control was not recorded", f"see {folder}")
+    return outcome.bundle
+
+
+def _settle(text: str) -> timedelta:
+    try:
+        return parse_duration(text)
+    except ValueError as exc:
+        raise InvalidSpec(f"--settle {text!r} is no duration", str(exc)) from exc

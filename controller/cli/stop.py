@@ -8,7 +8,8 @@ import click
 
 from controller import render
 from controller.cli.run import RUNS, address, show_outcome, views
-from controller.recorder import is_locked, read_header
+from controller.recorder import read_header
+from controller.recorder_lock import is_locked
 from controller.run_commands import Command
 from controller.run_control import send
 from controller.run_finish import is_over

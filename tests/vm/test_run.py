@@ -1,6 +1,7 @@
 """Whole runs on lab nodes: the controller is killed twice, a link is cut, and all is back.
 
-FAULTCTL_RUN_NODES=3 plays it on three nodes (each takes a CPU and a gigabyte).
+The short one is on one node, the long one on three (each takes a CPU and a gigabyte);
+FAULTCTL_RUN_NODES changes both.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +29,41 @@ from controller.recorder import read_records
 from controller.records import FaultArmed, FaultDropped, FaultEnded, RunEvent
 
 ROOT = Path(__file__).resolve().parents[2]
-NODES = int(os.environ.get("FAULTCTL_RUN_NODES", "1"))
-FAULTS = 30
-APART_S, LIFE_S = 2, 24
-TAIL_S = 20
+NODES = os.environ.get("FAULTCTL_RUN_NODES")
 
 
-@pytest.fixture
-def benches(fresh_node: Callable[[NodeConfig], Node]) -> Iterator[dict[str, Bench]]:
+@dataclass(frozen=True)
+class Shape:
+    """How many faults on how many nodes, in seconds from start to start, and of life."""
+
+    nodes: int
+    faults: int
+    apart: int
+    life: int
+    lease: int
+    cut: int
+    """Seconds without the last node's link."""
+
+    @property
+    def names(self) -> str:
+        return "abc"[: int(NODES or self.nodes)]
+
+    @property
+    def length(self) -> int:
+        return self.faults * self.apart + self.life
+
+
+SHORT = Shape(nodes=1, faults=12, apart=2, life=16, lease=60, cut=4)
+# 540 s from the first start to the last, and up to five faults at once on all nodes together.
+LONG = Shape(nodes=3, faults=30, apart=18, life=60, lease=60, cut=20)
+
+
+@contextmanager
+def played_on(fresh_node: Callable[[NodeConfig], Node], shape: Shape) -> Iterator[dict[str, Bench]]:
+    """An agent and a raw volume on each node."""
     with ExitStack() as stack:
         found = {}
-        for name in "abc"[:NODES]:
+        for name in shape.names:
             node = fresh_node(NodeConfig(flavour="debian-13", disks=(Disk("d1", 1 << 28),)))
             bench = stack.enter_context(running_agent(node))
             stack.enter_context(raw_volume(bench))
@@ -49,14 +76,14 @@ def sector(number: int) -> int:
     return 2048 + 512 * number
 
 
-def experiment(benches: dict[str, Bench], faults: int = FAULTS) -> dict[str, Any]:
+def experiment(benches: dict[str, Bench], shape: Shape) -> dict[str, Any]:
     names = sorted(benches)
     return {
         "version": 1,
         "name": "whole-run",
-        "duration": f"{faults * APART_S + LIFE_S + TAIL_S}s",
+        "duration": f"{shape.length}s",
         "blind": False,
-        "lease": "60s",
+        "lease": f"{shape.lease}s",
         "nodes": {
             name: {
                 "agent": bench.access.url,
@@ -79,11 +106,11 @@ def experiment(benches: dict[str, Bench], faults: int = FAULTS) -> dict[str, Any
             f"f{n}": {
                 "kind": "latent-sector",
                 "target": f"disk-{names[n % len(names)]}",
-                "at": f"{n * APART_S}s",
-                "for": f"{LIFE_S}s",
+                "at": f"{n * shape.apart}s",
+                "for": f"{shape.life}s",
                 "spec": {"sectors": f"{sector(n)}+8"},
             }
-            for n in range(faults)
+            for n in range(shape.faults)
         },
     }
 
@@ -118,59 +145,94 @@ def cut(bench: Bench, up: bool) -> None:
     )
 
 
-@pytest.mark.vm("debian-13")
-@pytest.mark.timeout(900)
-def test_killed_twice_and_cut_once_every_fault_ends_once(
-    benches: dict[str, Bench], tmp_path: Path
-) -> None:
-    before = {name: bench.tables() for name, bench in benches.items()}
-    file, folder = tmp_path / "experiment.yaml", tmp_path / "run"
-    file.write_text(json.dumps(experiment(benches)))
-    run = faultctl("run", str(file), "--folder", str(folder), cwd=tmp_path)
-    wait_for(lambda: run.poll() is not None or armed(folder) >= 6, 120)
+def play(benches: dict[str, Bench], shape: Shape, folder: Path) -> dict[str, Any]:
+    """A run whose controller is killed twice, the second time with a node's link cut."""
+    cwd, file = folder.parent, folder.parent / "experiment.yaml"
+    file.write_text(json.dumps(experiment(benches, shape)))
+    run = faultctl("run", str(file), "--folder", str(folder), cwd=cwd)
+    names = sorted(benches)
+    wait_for(lambda: run.poll() is not None or armed(folder) >= len(names) + 2, 180)
     assert run.poll() is None, run.communicate()
-    assert benches["a"].errno("/dev/mapper/raw", sector(NODES)) == "Input/output error"
+    first = benches[names[0]]
+    assert first.errno("/dev/mapper/raw", sector(len(names))) == "Input/output error"
     run.kill()
     run.communicate()
-    run = faultctl("run", "--take-over", str(folder), cwd=tmp_path)
-    wait_for(lambda: run.poll() is not None or armed(folder) >= 10, 120)
-    last = benches[sorted(benches)[-1]]
-    cut(last, up=False)
-    time.sleep(5)
+    run = faultctl("run", "--take-over", str(folder), cwd=cwd)
+    wait_for(lambda: run.poll() is not None or armed(folder) >= shape.faults // 2, shape.length)
+    cut(benches[names[-1]], up=False)
+    time.sleep(shape.cut)
     run.kill()
     run.communicate()
-    cut(last, up=True)
-    run = faultctl("run", "--take-over", str(folder), "-o", "json", cwd=tmp_path)
-    out, err = run.communicate(timeout=400)
+    cut(benches[names[-1]], up=True)
+    run = faultctl("run", "--take-over", str(folder), "-o", "json", cwd=cwd)
+    out, err = run.communicate(timeout=shape.length + 240)
     assert run.returncode in (0, 3), err
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def check(benches: dict[str, Bench], shape: Shape, folder: Path, data: dict[str, Any]) -> None:
+    """Every fault ended once for a stated reason, twice over: by the record and by the nodes."""
     records = list(read_records(folder, "faults.jsonl"))
     ends = [r for r in records if isinstance(r, (FaultEnded, FaultDropped))]
-    assert len(ends) == len({r.fault for r in ends}) == FAULTS
+    assert len(ends) == len({r.fault for r in ends}) == shape.faults
     # While the controller was dead or the link was cut, starts were missed.
     missed = {"late", "expired-before-start", "unreachable"}
     assert {r.reason for r in ends} <= {"reverted", "expired"} | missed
     words = Counter(r.reason for r in ends)
-    assert words["reverted"] >= FAULTS // 4, words
-    data = json.loads(out)
+    assert words["reverted"] >= shape.faults // 4, words
     assert verify(Path(data["bundle"]).read_bytes(), data["seal"]) == []
     names = [r.name for r in read_records(folder, "events.jsonl") if isinstance(r, RunEvent)]
     assert names.count("takeover") == 2
-    for name, bench in benches.items():
-        assert bench.tables() == before[name]
+    for bench in benches.values():
         assert bench.residue() == []
         history = bench.client.faults()
         assert len({f.id for f in history}) == len(history)
         assert all(f.state == "ended" for f in history)
-    print(f"\nrun on {NODES} node(s): {data['ended']} {data['dropped']}")
+        told = {r.fault: r.reason for r in ends if isinstance(r, FaultEnded)}
+        assert {f.id: f.end_reason for f in history}.items() <= told.items()
+
+
+def most_at_once(folder: Path) -> int:
+    """Faults that were there at one moment, by the record."""
+    records = list(read_records(folder, "faults.jsonl"))
+    steps = [(r.t_ns, 1) for r in records if isinstance(r, FaultArmed)]
+    steps += [(r.t_ns, -1) for r in records if isinstance(r, FaultEnded)]
+    return max(accumulate(change for _, change in sorted(steps)))
 
 
 @pytest.mark.vm("debian-13")
 @pytest.mark.timeout(900)
-def test_plan_lists_steps_and_conflicts_before_anything_starts(
-    benches: dict[str, Bench], tmp_path: Path
+def test_killed_twice_and_cut_once_every_fault_ends_once(
+    fresh_node: Callable[[NodeConfig], Node], tmp_path: Path
 ) -> None:
+    with played_on(fresh_node, SHORT) as benches:
+        before = {name: bench.tables() for name, bench in benches.items()}
+        data = play(benches, SHORT, tmp_path / "run")
+        assert {name: bench.tables() for name, bench in benches.items()} == before
+        check(benches, SHORT, tmp_path / "run", data)
+        plan_finds_what_excludes_each_other(benches, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.vm("debian-13")
+@pytest.mark.timeout(2400)
+def test_thirty_faults_in_ten_minutes_on_three_nodes(
+    fresh_node: Callable[[NodeConfig], Node], tmp_path: Path
+) -> None:
+    with played_on(fresh_node, LONG) as benches:
+        before = {name: bench.tables() for name, bench in benches.items()}
+        data = play(benches, LONG, tmp_path / "run")
+        assert {name: bench.tables() for name, bench in benches.items()} == before
+        check(benches, LONG, tmp_path / "run", data)
+        assert most_at_once(tmp_path / "run") >= 3
+        print(f"\nrun on {len(benches)} node(s): {data['ended']} {data['dropped']}")
+
+
+def plan_finds_what_excludes_each_other(benches: dict[str, Bench], tmp_path: Path) -> None:
+    """`run --plan` lists steps, and a conflict is found before anything starts."""
     before = benches["a"].tables()
-    data = experiment(benches, faults=3)
+    data = experiment(benches, replace(SHORT, faults=3))
     file = tmp_path / "experiment.yaml"
     file.write_text(json.dumps(data))
     run = faultctl("run", str(file), "--plan", "-o", "json", cwd=tmp_path)

@@ -18,10 +18,10 @@ from controller.recorder import (
     BALLAST_FILE,
     Recorder,
     RecordLost,
-    is_locked,
     read_header,
     read_records,
 )
+from controller.recorder_lock import is_locked
 from controller.records import FaultDropped, RunEvent, RunHeader
 from nodeagent.model.errors import InvalidSpec, Refused
 

@@ -20,7 +20,8 @@ from controller.client import AgentAddress
 from controller.oracle_desk import MAX_DATA, hand_in, note_action
 from controller.oracle_history import History
 from controller.oracle_rpc import METHOD, send, serve
-from controller.recorder import lock_folder, read_records
+from controller.recorder import read_records
+from controller.recorder_lock import lock_folder
 from nodeagent.clock import boot_id, boottime_ns
 from nodeagent.model.errors import InvalidSpec, Refused, Unreachable
 
