@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import secrets
 import threading
@@ -10,10 +11,12 @@ from typing import Any
 import click
 
 from controller import render
+from controller.cli import inject_kube
 from controller.cli.common import client, fault_data, state_word, target_word
 from controller.client import AgentClient
 from controller.options import checked, model_options, spec_from, target_from, target_options
 from nodeagent.faults import kinds
+from nodeagent.model.errors import InvalidSpec
 from nodeagent.model.kind import FaultKind
 from nodeagent.model.plan import FaultRequest, Lease, Plan
 
@@ -33,6 +36,34 @@ class InjectGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         kind = kinds().get(cmd_name)
         return None if kind is None else inject_command(kind)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """An unknown kind is told with those that are spelled like it."""
+        if args and args[0] not in kinds():
+            near = difflib.get_close_matches(args[0], kinds(), n=3)
+            raise InvalidSpec(
+                f"there is no fault kind {args[0]!r}",
+                f"did you mean {' or '.join(near)}?" if near else "",
+                "all of them: faultctl faults",
+            )
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The kinds; presets only by their number, they would hide the rest."""
+        own = [kind for kind in kinds().values() if not kind.preset_of]
+        presets = sorted(kind.name for kind in kinds().values() if kind.preset_of)
+        with formatter.section("Kinds"):
+            formatter.write_dl([(kind.name, kind.summary) for kind in own])
+        families = {name.partition(":")[0] for name in presets}
+        with formatter.section("Presets"):
+            formatter.write_dl(
+                [
+                    (f"{family}:NAME", f"{sum(n.startswith(family) for n in presets)} names")
+                    for family in sorted(families)
+                ]
+            )
 
 
 @click.command(name="inject", cls=InjectGroup)
@@ -80,10 +111,11 @@ def inject_command(kind: FaultKind) -> click.Command:
     def callback(**values: Any) -> None:
         run_inject(kind, values)
 
-    return click.Command(
+    own = [*target_options(kind), *model_options(kind.spec), *common_options()]
+    return inject_kube.KindCommand(
         kind.name,
         callback=callback,
-        params=[*target_options(kind), *model_options(kind.spec), *common_options()],
+        params=[*own, *inject_kube.kube_options()],
         help=f"{kind.summary[0].upper()}{kind.summary[1:]}.\n\n{kind.doc}",
         short_help=kind.summary,
         epilog="See also: faultctl explain " + kind.name,
@@ -91,25 +123,28 @@ def inject_command(kind: FaultKind) -> click.Command:
 
 
 def run_inject(kind: FaultKind, values: dict[str, Any]) -> None:
-    """Plan, then apply."""
-    request = FaultRequest.model_validate(
-        checked(
-            FaultRequest,
-            {
-                "id": values["fault_id"] or fault_id_for(kind.name),
-                "kind": kind.name,
-                "target": target_from(kind, values),
-                "spec": spec_from(kind.spec, values),
-                "mechanism": values["mechanism"],
-                "acknowledge": tuple(values["i_know"]),
-                "owner": click.get_current_context().command_path,
-            },
-        )
-    )
+    """Plan, then apply; on one agent, or on those of a cluster."""
     given = {"duration": values["lease"], "hard_end": values["hard_end"]}
     lease = Lease.model_validate(
         checked(Lease, {name: value for name, value in given.items() if value is not None})
     )
+    base = {
+        "mechanism": values["mechanism"],
+        "acknowledge": tuple(values["i_know"]),
+        "owner": click.get_current_context().command_path,
+    }
+    if inject_kube.is_kube(values):
+        inject_kube.run_inject_kube(kind, values, base, lease)
+        return
+    values = inject_kube.strip(values)
+    data = {
+        **base,
+        "id": values["fault_id"] or fault_id_for(kind.name),
+        "kind": kind.name,
+        "target": target_from(kind, values),
+        "spec": spec_from(kind.spec, values),
+    }
+    request = FaultRequest.model_validate(checked(FaultRequest, data))
     form = values["output"]
     with client() as agent:
         plan, digest = agent.plan(request)

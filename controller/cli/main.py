@@ -7,6 +7,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -21,35 +22,49 @@ EXIT_BUG = 70
 EXIT_INTERRUPTED = 130
 
 
+class Verb(NamedTuple):
+    """Where a verb's command lives, and its line in the help (which imports nothing)."""
+
+    place: str
+    short: str
+
+
 VERBS = {
-    "inject": "controller.cli.inject:inject",
-    "revert": "controller.cli.faults:revert",
-    "ls": "controller.cli.faults:ls",
-    "show": "controller.cli.faults:show",
-    "events": "controller.cli.faults:events",
-    "renew": "controller.cli.faults:renew",
-    "faults": "controller.cli.faults:faults",
-    "explain": "controller.cli.faults:explain",
-    "doctor": "controller.cli.faults:doctor",
-    "volume": "controller.cli.volume:volume",
-    "probe": "controller.cli.probe:probe",
-    "run": "controller.cli.run:run",
-    "stop": "controller.cli.stop:stop",
-    "pause": "controller.cli.stop:pause",
-    "resume": "controller.cli.stop:resume",
-    "schedule": "controller.cli.schedule:schedule",
-    "noise": "controller.cli.noise:noise",
-    "bundle": "controller.cli.bundle:bundle",
-    "oracle": "controller.cli.oracle:oracle",
-    "load": "controller.cli.load:load",
-    "submit": "controller.cli.submit:submit",
-    "score": "controller.cli.score:score",
-    "report": "controller.cli.report:report",
-    "agent": "controller.cli.agent:agent",
-    "lab": "controller.cli.lab:lab",
-    "demo": "controller.cli.demo:demo",
-    "fidelity": "controller.cli.fidelity:fidelity",
+    "inject": Verb("controller.cli.inject:inject", "inject a fault"),
+    "revert": Verb("controller.cli.faults:revert", "take faults back"),
+    "ls": Verb("controller.cli.faults:ls", "list the faults of a node"),
+    "show": Verb("controller.cli.faults:show", "one fault with its evidence"),
+    "events": Verb("controller.cli.faults:events", "events of a node, or of one fault"),
+    "renew": Verb("controller.cli.faults:renew", "let a fault's lease start anew"),
+    "faults": Verb("controller.cli.faults:faults", "the kinds, and what the node has for each"),
+    "explain": Verb("controller.cli.faults:explain", "what a kind does, and how it ends"),
+    "doctor": Verb("controller.cli.faults:doctor", "look for residue; exit 1 if there is any"),
+    "fidelity": Verb("controller.cli.fidelity:fidelity", "compare with the kernel's reference"),
+    "run": Verb("controller.cli.run:run", "play an experiment"),
+    "stop": Verb("controller.cli.stop:stop", "end a run and take everything back"),
+    "pause": Verb("controller.cli.stop:pause", "start no more faults in a run"),
+    "resume": Verb("controller.cli.stop:resume", "go on with a paused run"),
+    "schedule": Verb("controller.cli.schedule:schedule", "draw, show and play schedules"),
+    "noise": Verb("controller.cli.noise:noise", "disturbances that are no root cause"),
+    "bundle": Verb("controller.cli.bundle:bundle", "seal and verify the records of runs"),
+    "probe": Verb("controller.cli.probe:probe", "run a probe and print its samples"),
+    "load": Verb("controller.cli.load:load", "send requests at their planned times"),
+    "oracle": Verb("controller.cli.oracle:oracle", "verdicts on faults and runs"),
+    "submit": Verb("controller.cli.submit:submit", "hand in a diagnosis or a repair"),
+    "score": Verb("controller.cli.score:score", "score runs from their bundles"),
+    "report": Verb("controller.cli.report:report", "write a run's report, one page"),
+    "agent": Verb("controller.cli.agent:agent", "run the agent of this host"),
+    "volume": Verb("controller.cli.volume:volume", "prepare a disk for live table swaps"),
+    "lab": Verb("controller.cli.lab:lab", "boot disposable nodes in QEMU"),
+    "demo": Verb("controller.cli.demo:demo", "the main job on a disposable node"),
 }
+SECTIONS = {
+    "Faults": "inject",
+    "Experiments": "run",
+    "Judging": "probe",
+    "Nodes": "agent",
+}
+"""Headings of the help, and the first verb below each."""
 
 
 class Verbs(click.Group):
@@ -59,12 +74,26 @@ class Verbs(click.Group):
         return [*VERBS, *super().list_commands(ctx)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        place = VERBS.get(cmd_name)
-        if place is None:
+        verb = VERBS.get(cmd_name)
+        if verb is None:
             return super().get_command(ctx, cmd_name)
-        module, _, name = place.partition(":")
+        module, _, name = verb.place.partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The verbs by what they are for."""
+        shorts = {name: verb.short for name, verb in VERBS.items()}
+        shorts |= {name: command.get_short_help_str() for name, command in self.commands.items()}
+        heading = {first: text for text, first in SECTIONS.items()}
+        rows: dict[str, list[tuple[str, str]]] = {}
+        section = ""
+        for name, short in shorts.items():
+            section = heading.get(name, section)
+            rows.setdefault(section, []).append((name, short))
+        for text, lines in rows.items():
+            with formatter.section(text):
+                formatter.write_dl(lines)
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
@@ -83,7 +112,7 @@ def cli(
     ctx.obj = AgentAddress(agent, tls_cert, tls_key, tls_ca, tls_server_name)
 
 
-@cli.command()
+@cli.command(short_help="the completion script of a shell")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print the completion script of a shell: eval "$(faultctl completion bash)"."""

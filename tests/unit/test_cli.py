@@ -363,6 +363,31 @@ def test_every_verb_has_help(nobody: Ctl, verb: str, capsys: pytest.CaptureFixtu
     assert "Usage: faultctl" in capsys.readouterr().out
 
 
+def test_the_help_names_every_verb_and_cuts_no_line(
+    nobody: Ctl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert nobody("--help") == 0
+    text = capsys.readouterr().out
+    assert "..." not in text
+    shown = {line.split()[0] for line in text.splitlines() if line.startswith("  ")}
+    assert set(VERBS) | {"completion"} <= shown
+
+
+def test_inject_lists_kinds_and_only_counts_presets(
+    nobody: Ctl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert nobody("inject", "--help") == 0
+    text = capsys.readouterr().out
+    assert "latent-sector" in text and "khaos:NAME" in text and "khaos:read_error" not in text
+
+
+def test_an_unknown_kind_is_told_with_its_neighbours(
+    nobody: Ctl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert nobody("inject", "latent-sectr", "--file", "/x") == 2
+    assert "latent-sector" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts_are_printed_and_their_shell_reads_them(
     nobody: Ctl, shell: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
