@@ -12,6 +12,7 @@ from nodeagent.backends.dm_probes import sweep_probes
 from nodeagent.backends.dmctl import read_table
 from nodeagent.bind.node import Node as BindNode
 from nodeagent.binder import PROTECTED, Binder
+from nodeagent.clock import boot_id
 from nodeagent.executor import Executor, Node
 from nodeagent.facts import load_modules, read_facts
 from nodeagent.journal import Journal
@@ -68,6 +69,8 @@ class Agent:
         self.executor = Executor(Node(*parts, place=binder.place))
         self.executor.before_revert = self.keep_evidence
         self.executor.after_begin = self.ward.poke
+        self.before_boot: tuple[FaultRow, ...] = ()
+        """Faults that were there when the node went down; known after `start`."""
         self._reactor = Reactor(self.executor, self.journal, self.evidence)
         self._leases = LeaseKeeper(self.executor, self.journal)
 
@@ -99,6 +102,8 @@ class Agent:
 
         (fault id, error) of faults that resist; they are tried again.
         """
+        active = self.journal.faults(active_only=True)
+        self.before_boot = tuple(fault for fault in active if fault.boot_id != boot_id())
         failed = self.executor.recover()
         self.ward.start()
         self._reactor.start()

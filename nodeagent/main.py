@@ -72,6 +72,19 @@ class Listeners:
     health: str | None = None
 
 
+def say_left(failed: list[tuple[str, str]]) -> None:
+    """Log the faults that resist a revert."""
+    for fault_id, error in failed:
+        print(f"faultd: {fault_id} is not reverted yet: {error}", file=sys.stderr, flush=True)
+
+
+def say_booted(agent: Agent) -> None:
+    """Log what was armed when the node went down."""
+    for fault in agent.before_boot:
+        said = f"{fault.id} ({fault.kind}) was {fault.state} when the node went down"
+        print(f"faultd: {said}; the node has booted again", file=sys.stderr, flush=True)
+
+
 def serve(config: AgentConfig, at: Listeners) -> int:
     """Run an agent until SIGTERM or SIGINT. Returns the exit status."""
     if os.geteuid() != 0:
@@ -94,8 +107,8 @@ def serve(config: AgentConfig, at: Listeners) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
-    for fault_id, error in agent.start():
-        print(f"faultd: {fault_id} is not reverted yet: {error}", file=sys.stderr, flush=True)
+    say_left(agent.start())
+    say_booted(agent)
     server = build_server(agent, at.listen, at.tls, at.reflection)
     probed = build_health_server(at.health) if at.health else None
     for one in filter(None, (server, probed)):
@@ -104,8 +117,7 @@ def serve(config: AgentConfig, at: Listeners) -> int:
     stop.wait()
     server.stop(STOP_GRACE_S).wait()
     failed = agent.close()
-    for fault_id, error in failed:
-        print(f"faultd: {fault_id} is not reverted yet: {error}", file=sys.stderr, flush=True)
+    say_left(failed)
     return 1 if failed else 0
 
 
