@@ -21,6 +21,8 @@ CONNECT_S, READ_S = 10.0, 60.0
 WATCH_S = 300
 TRIES = 4
 PAUSE_S = 0.5
+_BROKEN = (OSError, TypeError, KeyError, AttributeError, ValueError, IndexError)
+"""What the kubernetes package raises for kubeconfigs that are no kubeconfigs."""
 _AGAIN = (429, 500, 502, 503, 504)
 MERGE, JSON_PATCH = "application/merge-patch+json", "application/json-patch+json"
 APPLY = "application/apply-patch+yaml"
@@ -43,6 +45,7 @@ class Cluster:
     def _load(self) -> Any:
         from kubernetes import config
         from kubernetes.client import ApiClient, Configuration
+        from yaml import YAMLError
 
         file = str(self._kubeconfig) if self._kubeconfig else None
         settings = Configuration()
@@ -57,7 +60,7 @@ class Cluster:
                 if file or self._context:
                     raise
                 config.load_incluster_config(settings)  # type: ignore[no-untyped-call]
-        except (config.ConfigException, OSError, TypeError, KeyError) as exc:
+        except (config.ConfigException, YAMLError, *_BROKEN) as exc:
             raise InvalidSpec(
                 "no cluster is known",
                 " ".join(str(exc).split()) or type(exc).__name__,
@@ -71,6 +74,11 @@ class Cluster:
     def server(self) -> str:
         """The API server's address."""
         return str(self._api.configuration.host)
+
+    @property
+    def settings(self) -> Any:
+        """The kubernetes package's Configuration, for a client of one's own."""
+        return self._api.configuration
 
     # --- requests -----------------------------------------------------------------
 
