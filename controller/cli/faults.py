@@ -10,6 +10,7 @@ import click
 
 from controller import render
 from controller.cli.common import client, fault_data, output_option, state_word, target_word
+from controller.cli.kube import cluster_verb
 from controller.options import schema_of
 from nodeagent.faults import about_calls, kind_named, kinds
 from nodeagent.model.errors import FaultError, InvalidSpec
@@ -19,6 +20,7 @@ from nodeagent.model.kind import FaultKind
 @click.command()
 @click.option("--all", "everything", is_flag=True, help="also faults that have ended")
 @output_option
+@cluster_verb
 def ls(everything: bool, output: str) -> None:
     """List the faults of a node."""
     with client() as agent:
@@ -46,6 +48,7 @@ def ls(everything: bool, output: str) -> None:
 @click.command()
 @click.argument("fault_id")
 @output_option
+@cluster_verb
 def show(fault_id: str, output: str) -> None:
     """Show one fault with its evidence."""
     with client() as agent:
@@ -116,6 +119,7 @@ def events(fault_id: str, follow: bool, output: str) -> None:
 @click.argument("fault_ids", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="every fault of the node")
 @output_option
+@cluster_verb
 def revert(fault_ids: tuple[str, ...], everything: bool, output: str) -> None:
     """Take faults back; all are tried, and any failure shows in the exit code."""
     if bool(fault_ids) == everything:
@@ -159,6 +163,7 @@ def _what_follows(plan: dict[str, Any]) -> list[str]:
 
 @click.command()
 @click.argument("fault_id")
+@cluster_verb
 def renew(fault_id: str) -> None:
     """Let a fault's lease start anew."""
     with client() as agent:

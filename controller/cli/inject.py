@@ -111,11 +111,11 @@ def inject_command(kind: FaultKind) -> click.Command:
     def callback(**values: Any) -> None:
         run_inject(kind, values)
 
-    own = [*target_options(kind), *model_options(kind.spec), *common_options()]
+    own = [*target_options(kind), *model_options(kind.spec)]
     return inject_kube.KindCommand(
         kind.name,
         callback=callback,
-        params=[*own, *inject_kube.kube_options()],
+        params=[*own, *inject_kube.kube_options(), *common_options()],
         help=f"{kind.summary[0].upper()}{kind.summary[1:]}.\n\n{kind.doc}",
         short_help=kind.summary,
         epilog="See also: faultctl explain " + kind.name,

@@ -104,7 +104,7 @@ class Agents:
     def pods(self, *, fresh: bool = False) -> dict[str, AgentPod]:
         """By node; `fresh` asks the API server again. Raises Refused when there are none."""
         with self._lock:
-            if self._pods is None or fresh:
+            if not self._pods or fresh:
                 path = ApiPath("pods", self._access.namespace)
                 items, _ = self._cluster.listed(path, "=".join(AGENT_LABEL))
                 self._pods = agent_pods(items)

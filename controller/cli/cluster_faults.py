@@ -1,0 +1,127 @@
+"""`ls`, `show`, `revert` and `renew` over all agents of a cluster (--cluster)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from controller import render
+from controller.cli.common import fault_data, state_word, target_word
+from controller.cli.kube import Reached, reached, unreachable
+from controller.kube.group import find_group, renew_group, revert_group
+from nodeagent.model.errors import InvalidSpec, UnknownFault
+from protos import faultd_pb2 as pb
+
+
+def ls(access: Mapping[str, Any], everything: bool, output: str) -> None:
+    """Faults of all nodes; nodes that do not answer are named, and show in the exit code."""
+    with reached(access) as there:
+        done, failed = there.clients.everywhere(
+            there.nodes(), lambda node, agent: agent.faults(active_only=not everything)
+        )
+    found = [(node, fault) for node, faults in sorted(done.items()) for fault in faults]
+    if output != "table":
+        render.data([{"node": node, **fault_data(fault)} for node, fault in found], output)
+    else:
+        rows = [
+            (node, f.id, f.kind, target_word(json.loads(f.target)), state_word(f), f.mechanism,
+             _left(f))
+            for node, f in found
+        ]  # fmt: skip
+        render.table(("NODE", "ID", "KIND", "TARGET", "STATE", "MECHANISM", "LEFT"), rows,
+                     "no faults")  # fmt: skip
+    if failed:
+        raise unreachable(failed)
+
+
+def _left(fault: pb.Fault) -> str:
+    if fault.state != "armed":
+        return "-"
+    return render.duration_ns(min(fault.lease_left_ns, fault.hard_end_left_ns))
+
+
+def revert(
+    access: Mapping[str, Any], fault_ids: tuple[str, ...], everything: bool, output: str
+) -> None:
+    """Take groups, or single faults, back on all nodes; all are tried."""
+    if bool(fault_ids) == everything:
+        raise InvalidSpec("which faults?", "name their ids, or say --all")
+    with reached(access) as there:
+        ids = _ids(there, fault_ids)
+        outcome = revert_group(there.clients, ids)
+    rows = [
+        {"node": ids[i], "id": i, "result": fault.end_reason, "error": None}
+        for i, fault in outcome.done.items()
+    ]
+    rows += [
+        {"node": one.node, "id": one.fault, "result": "error", "error": str(one.error)}
+        for one in outcome.failed
+    ]
+    if output != "table":
+        render.data(rows, output)
+    else:
+        cells = [(r["node"] or "", r["id"] or "", r["result"] or "", r["error"] or "")
+                 for r in rows]  # fmt: skip
+        render.table(("NODE", "ID", "RESULT", "ERROR"), cells, "there was nothing to revert")
+    if outcome.failed:
+        raise outcome.failed[0].error
+
+
+def _ids(there: Reached, groups: tuple[str, ...]) -> dict[str, str]:
+    """{id: node} of the active faults. Raises UnknownFault: that is never success.
+
+    A node that does not answer may hold some: the error says so, after the others' revert.
+    """
+    if not groups:
+        done, failed = there.clients.everywhere(
+            there.nodes(), lambda node, agent: agent.faults(active_only=True)
+        )
+        found = {fault.id: node for node, faults in done.items() for fault in faults}
+    else:
+        found = {}
+        for group in groups:
+            members, failed = find_group(there.clients, there.nodes(), group)
+            if not members and not failed:
+                raise UnknownFault(
+                    f"no node has a fault or group {group}", "", "see: faultctl ls --cluster --all"
+                )
+            found |= {fault_id: node for fault_id, (node, _) in members.items()}
+    if failed:
+        revert_group(there.clients, found)
+        raise unreachable(failed)
+    return found
+
+
+def renew(access: Mapping[str, Any], fault_id: str) -> None:
+    """Let the leases of a group start anew."""
+    with reached(access) as there:
+        members, failed = find_group(there.clients, there.nodes(), fault_id)
+        active = {i: node for i, (node, fault) in members.items() if fault.state == "armed"}
+        if not active and not failed:
+            raise UnknownFault(f"no node has an armed fault of {fault_id}")
+        outcome = renew_group(there.clients, active)
+    for fault in outcome.done.values():
+        render.out().print(f"{fault.id}: {_left(fault)} left")
+    if outcome.failed or failed:
+        raise unreachable(failed) if failed else outcome.failed[0].error
+
+
+def show(access: Mapping[str, Any], fault_id: str, output: str) -> None:
+    """All faults of a group with their evidence, as data; a line each on a terminal."""
+    with reached(access) as there:
+        members, failed = find_group(there.clients, there.nodes(), fault_id)
+    if not members:
+        raise unreachable(failed) if failed else UnknownFault(f"no node has {fault_id}")
+    rows = [{"node": n, **fault_data(f, whole=True)} for _, (n, f) in sorted(members.items())]
+    if output != "table":
+        render.data(rows, output)
+        return
+    render.table(
+        ("ID", "NODE", "TARGET", "STATE", "HITS"),
+        [
+            (row["id"], row["node"], target_word(row["target"]), row["end_reason"] or row["state"],
+             str(row["evidence"]["hits"]) if row["evidence"]["counted"] else "not counted")
+            for row in rows
+        ],
+    )  # fmt: skip

@@ -1,0 +1,100 @@
+"""Options of the verbs that reach agents through a cluster, and what they open with them."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from controller.client import AgentAddress
+from nodeagent.model.errors import InvalidSpec, Unreachable
+from nodeagent.model.protected import AGENT_NAMESPACE
+
+F = TypeVar("F", bound=Callable[..., Any])
+ACCESS = ("kubeconfig", "context", "agent_namespace", "direct")
+
+
+def access_options() -> list[click.Parameter]:
+    """Which cluster, and how its agents are reached."""
+    return [
+        click.Option(["--kubeconfig"], type=click.Path(path_type=Path), metavar="FILE",
+                     help="of the cluster [default: KUBECONFIG, ~/.kube/config, in the cluster]"),
+        click.Option(["--context"], metavar="NAME", help="a context of the kubeconfig"),
+        click.Option(["--agent-namespace"], envvar="FAULTCTL_AGENT_NAMESPACE", metavar="NAME",
+                     default=AGENT_NAMESPACE, show_default=True, help="where the agents run"),
+        click.Option(["--direct"], is_flag=True,
+                     help="reach agents by their pods' addresses, not through the API server"),
+    ]  # fmt: skip
+
+
+def cluster_verb(function: F) -> F:
+    """--cluster for a verb of one agent: the same verb of cluster_faults then does it."""
+
+    @functools.wraps(function)
+    def either(**values: Any) -> None:
+        access = {name: values.pop(name) for name in ACCESS}
+        if values.pop("cluster"):
+            verbs = importlib.import_module("controller.cli.cluster_faults")
+            getattr(verbs, function.__name__)(access, **values)
+        else:
+            function(**values)
+
+    flag = click.Option(["--cluster"], is_flag=True, help="all agents of the Kubernetes cluster")
+    found = getattr(function, "__click_params__", [])
+    either.__click_params__ = [*reversed([flag, *access_options()]), *found]  # type: ignore[attr-defined]
+    return either  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class Reached:
+    """A cluster that is open, and the clients of its agents."""
+
+    cluster: Any
+    agents: Any
+    clients: Any
+
+    def nodes(self) -> list[str]:
+        """Nodes that have an agent."""
+        return sorted(self.agents.pods())
+
+
+@contextmanager
+def reached(values: Mapping[str, Any]) -> Iterator[Reached]:
+    """The cluster that the options name. Raises InvalidSpec, Unreachable or Refused."""
+    # Imported late: no other verb has to wait for the kubernetes package.
+    from controller.kube.agents import SERVER_NAME, Access, Agents
+    from controller.kube.client import Cluster
+    from controller.kube.group import Clients
+
+    named: AgentAddress = click.get_current_context().find_root().obj
+    tls = {"cert": named.cert, "key": named.key, "ca": named.ca}
+    given = {name: path for name, path in tls.items() if path is not None}
+    if given and len(given) != len(tls):
+        raise InvalidSpec("mutual TLS takes --tls-cert, --tls-key and --tls-ca together")
+    access = Access(
+        namespace=values["agent_namespace"],
+        direct=values["direct"],
+        tls=given or None,
+        server_name=named.server_name or SERVER_NAME,
+        forward=None if values["direct"] else _forward(),
+    )
+    cluster = Cluster(values["kubeconfig"], values["context"])
+    with Agents(cluster, access) as agents, Clients(agents) as clients:
+        yield Reached(cluster, agents, clients)
+
+
+def _forward() -> Any:
+    """The way through the API server."""
+    return importlib.import_module("controller.kube.portforward").forward
+
+
+def unreachable(failures: list[Any]) -> Unreachable:
+    """The error for nodes that did not answer, when all others did."""
+    shown = "; ".join(str(one) for one in failures[:5])
+    return Unreachable(f"{len(failures)} nodes did not answer", shown, "try again")
