@@ -55,6 +55,7 @@ VERBS = {
     "report": Verb("controller.cli.report:report", "write a run's report, one page"),
     "agent": Verb("controller.cli.agent:agent", "run the agent of this host"),
     "volume": Verb("controller.cli.volume:volume", "prepare a disk for live table swaps"),
+    "deploy": Verb("controller.cli.deploy:deploy", "put the agents on a cluster's nodes"),
     "lab": Verb("controller.cli.lab:lab", "boot disposable nodes in QEMU"),
     "demo": Verb("controller.cli.demo:demo", "the main job on a disposable node"),
 }

@@ -1,0 +1,247 @@
+"""Putting the agents on the nodes of a cluster, changing them, and taking everything off again.
+
+Nothing here restarts or removes an agent while a fault is armed, unless the faults are reverted
+first. The last act of an uninstall is a DaemonSet that cleans every node (nodeagent/pod.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from controller.kube import deploy_certs
+from controller.kube.agents import Access, Agents
+from controller.kube.answers import ApiPath
+from controller.kube.client import APPLY, Cluster
+from controller.kube.deploy_status import PodState, Rollout, not_ready, pod_state, rollout
+from controller.kube.group import Clients, Failure
+from controller.kube.manifests import Object, Options, cleaning, installed, path_of
+from controller.kube.portforward import forward
+from nodeagent.model.errors import FaultError, Refused, Unreachable
+from nodeagent.model.protected import AGENT_NAMESPACE
+
+Progress = Callable[[str], None]
+FAULTD, CLEAN = "faultd", "faultd-clean"
+LABEL = "app.kubernetes.io/name"
+PRIORITY = ApiPath("priorityclasses", "", "faultctl-node", "scheduling.k8s.io")
+POLL_S = 1.0
+TIMEOUT = timedelta(minutes=5)
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """One cluster to work on. timeout_s: for each wait."""
+
+    cluster: Cluster
+    progress: Progress
+    timeout_s: float = TIMEOUT.total_seconds()
+
+
+def daemonset(cluster: Cluster, name: str = FAULTD) -> Object | None:
+    """A DaemonSet of ours, or None."""
+    return cluster.get(ApiPath("daemonsets", AGENT_NAMESPACE, name, "apps"))
+
+
+def pods(cluster: Cluster, name: str = FAULTD) -> list[PodState]:
+    """The pods of a DaemonSet of ours, by node."""
+    items, _ = cluster.listed(ApiPath("pods", AGENT_NAMESPACE), f"{LABEL}={name}")
+    return sorted(map(pod_state, items), key=lambda one: (one.node, one.pod))
+
+
+def install(at: Deployment, options: Options, valid: timedelta = deploy_certs.VALID) -> Rollout:
+    """Put the agents on the nodes and wait until all are ready. Raises Refused if they are there.
+
+    Certificates that are there already, cert-manager's for instance, are kept.
+    """
+    if daemonset(at.cluster) is not None:
+        raise Refused(
+            "faultctl is installed in this cluster",
+            f"there is a DaemonSet {AGENT_NAMESPACE}/{FAULTD}",
+            "faultctl deploy upgrade, or faultctl deploy status",
+        )
+    objects = installed(options)
+    _apply(at, [one for one in objects if one["kind"] != "DaemonSet"])
+    if not deploy_certs.there(at.cluster):
+        end = deploy_certs.put(at.cluster, valid)
+        at.progress(f"made certificates that are valid until {end:%Y-%m-%d}")
+    _apply(at, [one for one in objects if one["kind"] == "DaemonSet"])
+    return wait(at)
+
+
+def upgrade(at: Deployment, options: Options, *, revert: bool = False) -> Rollout:
+    """Change an installation, node by node. Raises Refused while faults are armed."""
+    present = daemonset(at.cluster)
+    if present is None:
+        raise Refused("faultctl is not installed in this cluster", "", "faultctl deploy install")
+    quiet(at, revert=revert)
+    _apply(at, installed(options))
+    return wait(at)
+
+
+def uninstall(at: Deployment, options: Options, *, revert: bool = False) -> None:
+    """Take everything off the cluster and its nodes. Raises Refused while faults are armed."""
+    present = daemonset(at.cluster)
+    if present is not None:
+        quiet(at, revert=revert)
+        options = _image_of(present, options)
+        at.progress("ending the agents")
+        _end(at, FAULTD)
+    elif daemonset(at.cluster, CLEAN) is None and _namespace(at.cluster) is None:
+        raise Refused("faultctl is not installed in this cluster", "", "")
+    at.progress("cleaning the nodes")
+    _apply(at, cleaning(options))
+    wait(at, CLEAN)
+    _end(at, CLEAN)
+    at.cluster.delete(PRIORITY)
+    at.cluster.delete(ApiPath("namespaces", "", AGENT_NAMESPACE))
+    _until(at, lambda: _namespace(at.cluster) is None, lambda: "the namespace is being deleted")
+
+
+def quiet(at: Deployment, *, revert: bool) -> None:
+    """See that no fault is armed on any node; `revert` takes those back that are.
+
+    Raises Refused with their names, Unreachable when an agent cannot tell.
+    """
+    found, failed = armed(at.cluster)
+    if failed:
+        raise Unreachable(
+            f"{len(failed)} agents do not say whether faults are armed",
+            "; ".join(str(one) for one in failed[:5]),
+            "faultctl deploy status",
+        )
+    if not found:
+        return
+    names = ", ".join(f"{fault} on {node}" for node, ids in found.items() for fault in ids[:5])
+    if not revert:
+        raise Refused("faults are armed", names, "revert them first, or say --revert")
+    at.progress(f"reverting {names}")
+    with Agents(at.cluster, Access(forward=forward)) as agents, Clients(agents) as clients:
+        _, failed = clients.everywhere(
+            found, lambda node, agent: [agent.revert(fault) for fault in found[node]]
+        )
+    if failed:
+        raise Refused("faults could not be reverted", "; ".join(map(str, failed)))
+
+
+def armed(cluster: Cluster) -> tuple[dict[str, list[str]], list[Failure]]:
+    """(ids of faults that have not ended, by node; nodes whose agent does not answer)."""
+    nodes = sorted({one.node for one in pods(cluster) if one.node})
+    if not nodes:
+        return {}, []
+    with Agents(cluster, Access(forward=forward)) as agents, Clients(agents) as clients:
+        done, failed = clients.everywhere(nodes, lambda _, agent: agent.faults(active_only=True))
+    return {node: [fault.id for fault in found] for node, found in done.items() if found}, failed
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """What is known of one node's agent."""
+
+    pod: PodState
+    version: str = ""
+    guardian: str = ""
+    faults: int = 0
+    error: str = ""
+
+    @property
+    def sound(self) -> bool:
+        """Whether it runs, answers, and has its guardian."""
+        return self.pod.ready and not self.error and self.guardian.startswith("running")
+
+
+def status(cluster: Cluster) -> list[NodeStatus]:
+    """Every node's agent, asked. Raises Refused when faultctl is not installed."""
+    if daemonset(cluster) is None:
+        raise Refused("faultctl is not installed in this cluster", "", "faultctl deploy install")
+    found = pods(cluster)
+    ready = {one.node: one for one in found if one.ready}
+    told: Mapping[str, NodeStatus] = {}
+    failed: list[Failure] = []
+    if ready:
+        with Agents(cluster, Access(forward=forward)) as agents, Clients(agents) as clients:
+
+            def ask(node: str, agent: Any) -> NodeStatus:
+                reply, _ = agent.describe()
+                faults = len(agent.faults(active_only=True))
+                return NodeStatus(ready[node], reply.agent_version, reply.guardian, faults)
+
+            told, failed = clients.everywhere(ready, ask)
+    errors = {one.node: str(one.error) for one in failed}
+    return [
+        told[one.node] if one.ready and one.node in told
+        else NodeStatus(one, error=errors.get(one.node, one.why))
+        for one in found
+    ]  # fmt: skip
+
+
+def wait(at: Deployment, name: str = FAULTD) -> Rollout:
+    """Wait until a DaemonSet has a ready pod on every node. Raises Unreachable, Refused."""
+    last = Rollout(0, 0, 0, False)
+
+    def done() -> bool:
+        nonlocal last
+        found = daemonset(at.cluster, name)
+        if found is None:
+            raise Refused(f"the DaemonSet {name} is gone", "somebody has deleted it meanwhile")
+        last = rollout(found)
+        return last.done
+
+    def said() -> str:
+        return ": ".join(filter(None, (last.text(), not_ready(pods(at.cluster, name)))))
+
+    _until(at, done, said)
+    at.progress(last.text())
+    return last
+
+
+def _until(at: Deployment, done: Callable[[], bool], said: Callable[[], str]) -> None:
+    end = time.monotonic() + at.timeout_s
+    told = ""
+    while not done():
+        if (line := said()) != told:
+            at.progress(line)
+            told = line
+        if time.monotonic() > end:
+            raise Unreachable(
+                f"not done within {at.timeout_s:.0f}s", told, "say it again: it goes on from here"
+            )
+        time.sleep(POLL_S)
+
+
+def _apply(at: Deployment, objects: list[Object]) -> None:
+    for one in objects:
+        path = path_of(one)
+        at.cluster.patch(path, one, APPLY, fieldManager="faultctl", force="true")
+        at.progress(f"{path.resource}/{path.name}")
+
+
+def _end(at: Deployment, name: str) -> None:
+    """Delete a DaemonSet and wait until its pods have gone."""
+    background = {"propagationPolicy": "Background"}
+    at.cluster.delete(ApiPath("daemonsets", AGENT_NAMESPACE, name, "apps"), background)
+    _until(
+        at,
+        lambda: not pods(at.cluster, name),
+        lambda: not_ready(pods(at.cluster, name)) or "pods are ending",
+    )
+
+
+def _namespace(cluster: Cluster) -> Object | None:
+    try:
+        return cluster.get(ApiPath("namespaces", "", AGENT_NAMESPACE))
+    except FaultError as exc:
+        raise Refused("the namespace cannot be read", str(exc)) from exc
+
+
+def _image_of(present: Object, options: Options) -> Options:
+    """What is there cleans up after itself: the same image, on the same nodes."""
+    spec = present["spec"]["template"]["spec"]
+    container = spec["containers"][0]
+    return Options(
+        image=options.image or container["image"],
+        pull_policy=options.pull_policy or container["imagePullPolicy"],
+        nodes=tuple((spec.get("nodeSelector") or {}).items()),
+    )
