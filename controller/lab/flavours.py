@@ -41,6 +41,9 @@ PACKAGES = (
     "xfsprogs",
 )
 
+# The second BPF loader; LLVM comes with PostgreSQL anyway. Debian 12 shows a node without it.
+BCC = ("libbpfcc",)
+
 # What `full` is for: a kernel that has all of these as built-ins serves it.
 FULL_OPTIONS = (
     "CONFIG_FUNCTION_ERROR_INJECTION",
@@ -69,21 +72,23 @@ FULL_OPTIONS = (
 class Flavour:
     """suite: Debian release of the root image; python: its interpreter's version;
     kernel_package: whose kernel lies in the image; own_kernel: boot the `full`
-    kernel, which has everything built in, instead of the image's."""
+    kernel, which has everything built in, instead of the image's; more: packages
+    beside those of all flavours."""
 
     name: str
     suite: str
     python: str
     kernel_package: str = "linux-image-cloud-amd64"
     own_kernel: bool = False
+    more: tuple[str, ...] = ()
 
 
 FLAVOURS = {
     flavour.name: flavour
     for flavour in (
-        Flavour("debian-13", "trixie", "3.13"),
+        Flavour("debian-13", "trixie", "3.13", more=BCC),
         Flavour("debian-12", "bookworm", "3.11"),
-        Flavour("full", "trixie", "3.13", own_kernel=True),
+        Flavour("full", "trixie", "3.13", own_kernel=True, more=BCC),
     )
 }
 

@@ -74,7 +74,7 @@ def recipe(flavour: Flavour) -> dict[str, object]:
         "recipe": RECIPE,
         "suite": flavour.suite,
         "kernel": flavour.kernel_package,
-        "packages": list(PACKAGES),
+        "packages": [*PACKAGES, *flavour.more],
         "left_out": list(LEFT_OUT),
         "boot_modules": list(BOOT_MODULES),
         "python": flavour.python,
@@ -138,7 +138,7 @@ def pack_tar(name: str, out: Path) -> None:
 def _debootstrap(flavour: Flavour, target: Path, mode: str, progress: proc.Progress) -> None:
     mirrors = sources.mirrors()
     argv = ["mmdebstrap", "--variant=minbase", f"--mode={mode}"]
-    argv += [f"--include={','.join([flavour.kernel_package, *PACKAGES])}"]
+    argv += [f"--include={','.join([flavour.kernel_package, *PACKAGES, *flavour.more])}"]
     argv += [f"--dpkgopt=path-exclude={glob}" for glob in LEFT_OUT]
     argv += ['--aptopt=APT::Install-Recommends "false"', '--aptopt=Acquire::Retries "3"']
     argv += [flavour.suite, str(target)]
