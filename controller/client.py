@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 
 from nodeagent.model.errors import ERRORS, FaultError, InvalidSpec, Unreachable
+from nodeagent.model.exposure import Exposure
 from nodeagent.model.facts import Facts
 from nodeagent.model.plan import FaultRequest, Lease, Plan, plan_from_data
 from protos import faultd_pb2 as pb
@@ -178,6 +179,12 @@ class AgentClient:
         """Prepared volumes, after the action."""
         message = pb.VolumeRequest(action=action, **fields)  # type: ignore[arg-type]
         return list(self._call(self._stub.Volume, message, SLOW_S).volumes)
+
+    def exposure(self, fault_id: str, timeout: float = QUICK_S) -> Exposure | None:
+        """Who can still be hit by a fault; None when it has ended."""
+        message = pb.ExposureRequest(id=fault_id)
+        reply = self._call(self._stub.Exposure, message, timeout)
+        return Exposure.model_validate_json(reply.exposure_json) if reply.armed else None
 
     def probe(self, probe: dict[str, Any], timeout: float) -> Iterator[pb.ProbeSample]:
         """Samples of a probe on the node."""

@@ -158,9 +158,11 @@ class ActEntry(Part):
 
 
 class RemedyEntry(Part):
-    """An act of the operator, recognised by a probe that begins to pass."""
+    """An act of the operator, recognised by a probe that begins to pass, or by the node."""
 
-    probe: Name
+    probe: Name | None = Field(
+        default=None, description="absent: the node recognises it, as the kind's page says"
+    )
     passes: int = Field(default=2, ge=1, le=1000, description="in a row, after the fault armed")
     doc: str = Field(default="", description="the act in words")
     act: ActEntry | None = Field(

@@ -29,9 +29,13 @@ def references(e: Experiment) -> Iterator[Reference]:
 
 def _of_probes(e: Experiment) -> Iterator[Reference]:
     for name, remedy in e.remedies.items():
-        yield ("remedies", name, "probe"), remedy.probe, "probes", "probe"
+        if remedy.probe is not None:
+            yield ("remedies", name, "probe"), remedy.probe, "probes", "probe"
         if remedy.act is not None and remedy.act.node is not None:
             yield ("remedies", name, "act", "node"), remedy.act.node, "nodes", "node"
+    for name, probe in e.probes.items():
+        if probe.get("type") == "exposure" and isinstance(probe.get("fault"), str):
+            yield ("probes", name, "fault"), probe["fault"], "faults", "fault"
     for name, guard in e.guards.items():
         yield ("guards", name, "probe"), guard.probe, "probes", "probe"
     for name in e.steady.probes if e.steady else ():

@@ -214,11 +214,16 @@ class Stage:
         clock = RunClock(lambda: (self.runner.now(), wall()))
         found: list[Sampler] = []
         if probes:
-            around = Surroundings(agents=self.client)
+            around = Surroundings(agents=self.client, faults=self.placed)
             found.append(ProbeSampler(probes, report, clock, around))
         if loads:
             found.append(LoadSampler(loads, report, clock))
         return found
+
+    def placed(self, name: str) -> list[tuple[str, str]]:
+        """(node, id) of all slots of a fault of the experiment."""
+        items = (s for s in self.core.order if s.item.role == "fault")
+        return [(s.item.node, s.id) for s in items if s.item.name == name]
 
     def client(self, node: str) -> AgentClient:
         """The agent of a node. Raises InvalidSpec if nothing of the run is on it."""

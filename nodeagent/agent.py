@@ -10,14 +10,17 @@ from pathlib import Path
 from nodeagent.backends import Registry, Runtime, load_backends
 from nodeagent.backends.dm_probes import sweep_probes
 from nodeagent.backends.dmctl import read_table
+from nodeagent.bind.exposed import exposed
 from nodeagent.bind.node import Node as BindNode
 from nodeagent.binder import PROTECTED, Binder
 from nodeagent.clock import boot_id
 from nodeagent.executor import Executor, Node
 from nodeagent.facts import load_modules, read_facts
 from nodeagent.journal import Journal
+from nodeagent.model.bpf import Wanted
 from nodeagent.model.errors import FaultError, Refused
 from nodeagent.model.evidence import Evidence, NodeEvent
+from nodeagent.model.exposure import Exposure
 from nodeagent.model.facts import Facts
 from nodeagent.model.plan import FaultRequest, Lease, Plan
 from nodeagent.model.record import EndReason, FaultRow, FaultState
@@ -37,6 +40,7 @@ class AgentConfig:
     state_dir: Path
     protect: tuple[str, ...] = ()
     modprobe: bool = True
+    bpf_loader: Wanted = "auto"
     tls_ca: str = ""
     """CA file of the clients, when it listens on TCP."""
     may_reboot: bool = False
@@ -61,7 +65,9 @@ class Agent:
         self._notes = tuple(load_modules()) if config.modprobe else ()
         own = {"tls_ca": config.tls_ca, "may_reboot": config.may_reboot}
         self._facts = read_facts(self.node_id, self._notes).model_copy(update=own)
-        runtime = Runtime(state_dir, self.node_id, on_event=self._on_event)
+        if config.bpf_loader != "auto":
+            self._facts = self._facts.model_copy(update={"bpf_loader": config.bpf_loader})
+        runtime = Runtime(state_dir, self.node_id, self._on_event, self._facts.bpf_loader)
         self.backends: Registry = load_backends(runtime)
         protected = (str(state_dir), *PROTECTED, *config.protect)
         binder = Binder(BindNode(dm_table=self._base_table), protected)
@@ -166,6 +172,11 @@ class Agent:
         if fault.state is FaultState.ARMED:
             return collect(self.executor, self.journal, self.backends, fault)
         return Evidence.model_validate({"counted": False, **fault.evidence})
+
+    def exposure(self, fault: FaultRow) -> Exposure:
+        """Who can still be hit by a fault. Raises OSError, ValueError."""
+        ours = () if self.ward.pid is None else (self.ward.pid,)
+        return exposed(BindNode(dm_table=self._base_table), fault.plan, ours)
 
     def keep_evidence(self, fault: FaultRow) -> None:
         """Write the evidence into the journal; what cannot be had must not keep a fault alive."""

@@ -15,10 +15,11 @@ from nodeagent.doctor import examine
 from nodeagent.faults import kinds
 from nodeagent.model.errors import FaultError, InvalidSpec
 from nodeagent.model.evidence import Evidence
+from nodeagent.model.exposure import Exposure
 from nodeagent.model.facts import Facts, first_missing
 from nodeagent.model.kind import FaultKind
 from nodeagent.model.plan import FaultRequest, Lease
-from nodeagent.model.record import FaultRow
+from nodeagent.model.record import FaultRow, FaultState
 from nodeagent.probes import run_probe
 from nodeagent.rpc import needed, parse, streamed, unary
 from nodeagent.volumes import Volumes
@@ -160,6 +161,18 @@ class Faultd(pb_grpc.FaultdServicer):
                 reason=sample.reason,
                 data_json=json.dumps(sample.data),
             )
+
+    @unary
+    def Exposure(
+        self, request: pb.ExposureRequest, context: grpc.ServicerContext
+    ) -> pb.ExposureReply:
+        needed(id=request.id)
+        row = self._agent.journal.fault(request.id)
+        armed = row.state in (FaultState.APPLYING, FaultState.ARMED)
+        found = self._agent.exposure(row) if armed else Exposure()
+        return pb.ExposureReply(
+            armed=armed, exposure_json=found.model_dump_json(), boottime_ns=boottime_ns()
+        )
 
     def _evidence(self, row: FaultRow) -> Evidence:
         """As far as it can be had: a fault is shown whatever happened to its counters."""

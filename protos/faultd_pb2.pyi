@@ -274,3 +274,19 @@ class ProbeSample(_message.Message):
     reason: str
     data_json: str
     def __init__(self, boottime_ns: _Optional[int] = ..., verdict: _Optional[str] = ..., duration_ns: _Optional[int] = ..., reason: _Optional[str] = ..., data_json: _Optional[str] = ...) -> None: ...
+
+class ExposureRequest(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    def __init__(self, id: _Optional[str] = ...) -> None: ...
+
+class ExposureReply(_message.Message):
+    __slots__ = ("armed", "exposure_json", "boottime_ns")
+    ARMED_FIELD_NUMBER: _ClassVar[int]
+    EXPOSURE_JSON_FIELD_NUMBER: _ClassVar[int]
+    BOOTTIME_NS_FIELD_NUMBER: _ClassVar[int]
+    armed: bool
+    exposure_json: str
+    boottime_ns: int
+    def __init__(self, armed: _Optional[bool] = ..., exposure_json: _Optional[str] = ..., boottime_ns: _Optional[int] = ...) -> None: ...

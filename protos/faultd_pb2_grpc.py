@@ -84,6 +84,11 @@ class FaultdStub:
                 request_serializer=protos_dot_faultd__pb2.ProbeRequest.SerializeToString,
                 response_deserializer=protos_dot_faultd__pb2.ProbeSample.FromString,
                 _registered_method=True)
+        self.Exposure = channel.unary_unary(
+                '/faultctl.v1.Faultd/Exposure',
+                request_serializer=protos_dot_faultd__pb2.ExposureRequest.SerializeToString,
+                response_deserializer=protos_dot_faultd__pb2.ExposureReply.FromString,
+                _registered_method=True)
 
 
 class FaultdServicer:
@@ -159,6 +164,13 @@ class FaultdServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Exposure(self, request, context):
+        """Which running workloads a fault can still hit; nobody, once it has ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_FaultdServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -211,6 +223,11 @@ def add_FaultdServicer_to_server(servicer, server):
                     servicer.Probe,
                     request_deserializer=protos_dot_faultd__pb2.ProbeRequest.FromString,
                     response_serializer=protos_dot_faultd__pb2.ProbeSample.SerializeToString,
+            ),
+            'Exposure': grpc.unary_unary_rpc_method_handler(
+                    servicer.Exposure,
+                    request_deserializer=protos_dot_faultd__pb2.ExposureRequest.FromString,
+                    response_serializer=protos_dot_faultd__pb2.ExposureReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -483,6 +500,33 @@ class Faultd:
             '/faultctl.v1.Faultd/Probe',
             protos_dot_faultd__pb2.ProbeRequest.SerializeToString,
             protos_dot_faultd__pb2.ProbeSample.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Exposure(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/faultctl.v1.Faultd/Exposure',
+            protos_dot_faultd__pb2.ExposureRequest.SerializeToString,
+            protos_dot_faultd__pb2.ExposureReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import selectors
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -15,17 +17,22 @@ from typing import Any, Protocol
 from controller.probes.outcome import Outcome, failed, passed, timed_out, unknown
 from controller.probes.spec import ExecProbe, ExposureProbe, ProcessProbe, ReadProbe, TcpProbe
 from nodeagent.model.errors import FaultError
+from nodeagent.model.exposure import Exposure
 from nodeagent.model.units import format_duration
 
 MAX_OUTPUT = 4096
 """Bytes of output that a node's agent gives back; the same here."""
 RPC_SLACK_S = 5.0
+POLL_S = 0.1
+"""How soon it is seen that a child has ended whose outputs somebody else keeps open."""
 
 
 class ProbeAgent(Protocol):
     """What is needed of controller.client.AgentClient."""
 
     def probe(self, probe: dict[str, Any], timeout: float) -> Iterator[Any]: ...
+
+    def exposure(self, fault_id: str, timeout: float) -> Exposure | None: ...
 
 
 Agents = Callable[[str], ProbeAgent]
@@ -79,15 +86,12 @@ def run(command: tuple[str, ...], timeout: timedelta, node: str | None, agents: 
         )
     except OSError as exc:
         return unknown(f"{command[0]} cannot be run: {exc.strerror}")
-    try:
-        out, err = child.communicate(timeout=timeout.total_seconds())
-    except subprocess.TimeoutExpired:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-        return timed_out()
-    texts = {
-        k: v[:MAX_OUTPUT].decode(errors="replace") for k, v in (("stdout", out), ("stderr", err))
-    }
+    with child:
+        heads = captured(child, timeout.total_seconds())
+        if heads is None:
+            os.killpg(child.pid, signal.SIGKILL)
+            return timed_out()
+    texts = {key: head.decode(errors="replace") for key, head in heads.items()}
     lines = (texts["stderr"] or texts["stdout"]).strip().splitlines()
     found = {"exit": child.returncode, **texts}
     if child.returncode:
@@ -96,8 +100,35 @@ def run(command: tuple[str, ...], timeout: timedelta, node: str | None, agents: 
     return passed(**found)
 
 
-def _text(output: bytes) -> str:
-    return output[:MAX_OUTPUT].decode(errors="replace")
+def captured(child: subprocess.Popen[bytes], timeout: float) -> dict[str, bytes] | None:
+    """The first MAX_OUTPUT bytes of each of a child's outputs when it has ended, None if it has
+    not in time. All is read, and what is too much is thrown away: a program that talks without
+    end costs no memory. What the child left behind with its outputs open is not waited for."""
+    heads = {"stdout": b"", "stderr": b""}
+    deadline = time.monotonic() + timeout
+    with selectors.DefaultSelector() as open_ones:
+        for name in heads:
+            open_ones.register(getattr(child, name), selectors.EVENT_READ, name)
+        while open_ones.get_map():
+            ended = child.poll() is not None
+            left = deadline - time.monotonic()
+            if left <= 0 and not ended:
+                return None
+            ready = open_ones.select(0 if ended else min(left, POLL_S))
+            if ended and not ready:
+                return heads
+            for key, _ in ready:
+                piece = os.read(key.fd, 65536)
+                if not piece:
+                    open_ones.unregister(key.fileobj)
+                heads[key.data] += piece[: MAX_OUTPUT - len(heads[key.data])]
+            if time.monotonic() > deadline + POLL_S:
+                return heads if ended else None
+    try:
+        child.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return None
+    return heads
 
 
 def on_node(node: str, probe: dict[str, Any], timeout: timedelta, agents: Agents) -> Outcome:
@@ -181,7 +212,7 @@ def measure_process(spec: ProcessProbe, agents: Agents) -> Outcome:
 
 def measure_exposure(spec: ExposureProbe, agents: Agents) -> Outcome:
     """Who could still be hit: processes that have files there open."""
-    command = ("/bin/sh", "-c", USERS, "sh", spec.path.rstrip("/") or "/")
+    command = ("/bin/sh", "-c", USERS, "sh", (spec.path or "/").rstrip("/") or "/")
     found = run(command, spec.timeout, spec.node, agents)
     if found.verdict != "pass":
         return replace(found, verdict="unknown", reason=f"not measured: {found.reason}")

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from controller.probes import command, tcp
+from controller.probes import command, exposed, tcp
 from controller.probes.command import Agents, ProbeAgent
+from controller.probes.exposed import Placed
 from controller.probes.log import LogWatch
 from controller.probes.outcome import Outcome, timed_out, unknown
 from controller.probes.spec import (
@@ -23,7 +24,7 @@ from controller.probes.spec import (
     ReadProbe,
     TcpProbe,
 )
-from nodeagent.model.errors import FaultError, Unreachable
+from nodeagent.model.errors import FaultError, InvalidSpec, Unreachable
 
 if TYPE_CHECKING:
     from controller.probes.k8s import ReadObject
@@ -45,11 +46,17 @@ def _no_agents(node: str) -> ProbeAgent:
     raise Unreachable(f"node {node} is not known to this run")
 
 
+def _no_faults(name: str) -> list[tuple[str, str]]:
+    raise InvalidSpec(f"no fault {name!r} is known here", "it is measured in a run")
+
+
 @dataclass(frozen=True)
 class Surroundings:
-    """What probes are given: clients of the agents, and a reader of cluster objects."""
+    """What probes are given: clients of the agents, where faults are, and a reader of cluster
+    objects."""
 
     agents: Agents = _no_agents
+    faults: Placed = _no_faults
     read_object: ReadObject | None = None
 
 
@@ -66,7 +73,7 @@ class Meter:
         probe that cannot measure: that is unknown."""
         began = time.monotonic_ns()
         limit = self.spec.timeout.total_seconds() + SLACK_S
-        if self.spec.places:
+        if self.spec.places or getattr(self.spec, "fault", None):
             limit += _AGENT_SLACK_S
         outcome = bounded(self._measure, limit)
         took = time.monotonic_ns() - began
@@ -94,6 +101,8 @@ class Meter:
                 return command.measure_read(spec, agents)
             case ProcessProbe():
                 return command.measure_process(spec, agents)
+            case ExposureProbe(fault=str()):
+                return exposed.measure(spec, agents, self._around.faults)
             case ExposureProbe():
                 return command.measure_exposure(spec, agents)
             case TcpProbe(node=str(node)):

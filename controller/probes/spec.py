@@ -175,11 +175,28 @@ class ProcessProbe(ProbeBase):
 
 
 class ExposureProbe(ProbeBase):
-    """Passes when no process has a file open or mapped at or below a path."""
+    """Passes when no process can be hit: by a fault, or by what is at or below a path."""
 
     type: Literal["exposure"] = "exposure"
-    path: AbsolutePath
-    node: str | None = None
+    path: AbsolutePath | None = Field(
+        default=None, description="no process has a file open or mapped at or below it"
+    )
+    node: str | None = Field(default=None, description="of the path")
+    fault: str | None = Field(
+        default=None, description="fault of the experiment, asked of its nodes, while it is armed"
+    )
+    reach: Literal["volume", "file"] = Field(
+        default="volume",
+        description="of a fault on a file: who uses its file system, or who has the file open now",
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> ExposureProbe:
+        if (self.path is None) == (self.fault is None):
+            raise ValueError("give path or fault, one of them")
+        if self.fault is not None and self.node is not None:
+            raise ValueError("node goes with path; a fault knows its nodes")
+        return self
 
 
 class PromqlProbe(Tls):

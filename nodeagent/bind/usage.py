@@ -57,6 +57,15 @@ def is_claimed(node: Path) -> bool:
     return False
 
 
+def reached_above(node: Node, binding: BlockBinding) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(devices, devices of mounted file systems) at and above a binding's top device, as
+    major:minor: who uses one of them reads through the top device."""
+    usage = _Usage(node, binding)
+    devices = usage._above(binding.top.dev)
+    mounts = usage.blocks.mounted_on
+    return devices, tuple(sorted({m.dev for dev in devices for m in mounts.get(dev, ())}))
+
+
 class _Usage:
     def __init__(self, node: Node, binding: BlockBinding) -> None:
         self.node = node

@@ -702,3 +702,18 @@ def test_a_second_agent_on_the_same_state_changes_nothing(
     assert node.agent.journal.epoch() == epoch
     assert node.client.fault(fault.id).state == "armed"
     assert node.client.revert(fault.id).fault.state == "ended"
+
+
+def test_exposure_is_of_a_fault_that_is_there(node: Served) -> None:
+    asked = request("exposed")
+    with pytest.raises(UnknownFault):
+        node.client.exposure(asked.id)
+    _, digest = node.client.plan(asked)
+    node.client.apply(asked, LEASE, digest)
+    found = node.client.exposure(asked.id)
+    assert found is not None
+    assert not found.known, "the kit's binding says nothing of workloads"
+    node.client.revert(asked.id)
+    assert node.client.exposure(asked.id) is None
+    with pytest.raises(InvalidSpec):
+        node.client.exposure("")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -17,6 +18,8 @@ from pydantic import ValidationError
 from controller.probes.measure import Meter, Surroundings
 from controller.probes.outcome import Outcome
 from controller.probes.spec import parse_probe
+from nodeagent.model.errors import FaultError, UnknownFault, Unreachable
+from nodeagent.model.exposure import Exposure, Workload
 
 PLACES = [None, "n1"]
 
@@ -304,3 +307,78 @@ def test_binary_lines_are_read(log: Log) -> None:
     with log.path.open("ab") as file:
         file.write(b"\x00\xff I/O error \xfe\n")
     assert log.look().verdict == "fail"
+
+
+def test_a_program_that_talks_without_end_costs_no_memory() -> None:
+    """Its output is read on, so that it does not stall, and only the head is kept."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = sh("head -c 300000000 /dev/zero; echo done >&2", timeout="60s")
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert found.verdict == "pass"
+    assert len(found.data["stdout"]) == 4096
+    assert found.data["stderr"] == "done\n"
+    assert grown < 50_000, f"{grown} KiB"
+    endless = sh("yes", timeout="300ms")
+    assert (endless.verdict, endless.data.get("cause")) == ("fail", "time-out")
+
+
+def test_what_a_program_leaves_behind_is_not_waited_for() -> None:
+    began = time.monotonic()
+    found = sh("sleep 5 & echo ok", timeout="4s", output="ok")
+    assert found.verdict == "pass"
+    assert time.monotonic() - began < 3
+
+
+class Exposed:
+    """An agent's answer about each fault."""
+
+    def __init__(self, **found: Exposure | FaultError | None) -> None:
+        self.found = found
+
+    def probe(self, probe: dict[str, Any], timeout: float) -> Iterator[Any]:
+        raise AssertionError("the fault is asked for, not a path")
+
+    def exposure(self, fault_id: str, timeout: float) -> Exposure | None:
+        answer = self.found[fault_id]
+        if isinstance(answer, FaultError):
+            raise answer
+        return answer
+
+
+def exposed(*ids: str, reach: str = "volume", **found: Exposure | FaultError | None) -> Outcome:
+    around = Surroundings(
+        agents=lambda node: Exposed(**found), faults=lambda name: [("n1", i) for i in ids]
+    )
+    spec = parse_probe({"type": "exposure", "fault": "bad", "reach": reach})
+    return Meter(spec, around).sample()[0]
+
+
+def user(how: Any, pid: int = 7) -> Exposure:
+    return Exposure(workloads=(Workload(pid=pid, comm="postgres", how=how),))
+
+
+def test_exposure_of_a_fault_is_what_its_agents_say() -> None:
+    assert exposed("a", a=Exposure()).verdict == "pass"
+    assert exposed("a", "b", a=None, b=Exposure()).verdict == "pass"
+    found = exposed("a", "b", a=Exposure(), b=user("file"))
+    assert (found.verdict, found.reason) == ("fail", "can still hit postgres (7, file)")
+    assert exposed("a", a=user("volume")).verdict == "fail"
+    assert exposed("a", a=user("volume"), reach="file").verdict == "pass"
+    for how in ("file", "device", "scope", "netns", "node"):
+        assert exposed("a", a=user(how), reach="file").verdict == "fail"
+
+
+def test_exposure_that_cannot_be_told_is_unknown_and_never_none() -> None:
+    assert exposed("a", a=Exposure(known=False, note="nobody can say")).verdict == "unknown"
+    assert exposed("a", a=Exposure(complete=False)).verdict == "unknown"
+    assert exposed("a", "b", a=Exposure(complete=False), b=user("file")).verdict == "fail"
+    assert exposed("a", a=Unreachable("no agent answers")).verdict == "unknown"
+    assert exposed("a", a=UnknownFault("never injected")).verdict == "pass"
+    spec = parse_probe({"type": "exposure", "fault": "bad"})
+    assert Meter(spec).sample()[0].verdict == "unknown", "there is no run"
+
+
+def test_an_exposure_probe_asks_for_one_thing() -> None:
+    for bad in ({}, {"path": "/srv", "fault": "bad"}, {"fault": "bad", "node": "n1"}):
+        with pytest.raises(ValidationError):
+            parse_probe({"type": "exposure", **bad})

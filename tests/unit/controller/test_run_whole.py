@@ -135,8 +135,9 @@ def wait_for(condition: Any, seconds: float = 30) -> None:
 
 
 def test_controller_killed_twice_and_a_link_cut_once(nodes: Any, tmp_path: Path) -> None:
-    faults = {f"f{n}": (0.3 + 0.2 * n, 2 + n % 4, "abc"[n % 3]) for n in range(15)}
-    file = written(tmp_path, experiment(nodes, faults, duration="9s"))
+    # Slow enough that a controller on a busy machine starts while there is something to do.
+    faults = {f"f{n}": (0.3 + n, 2 + n % 4, "abc"[n % 3]) for n in range(15)}
+    file = written(tmp_path, experiment(nodes, faults, duration="21s"))
     folder = tmp_path / "run"
     run = faultctl("run", file, "--folder", str(folder), cwd=tmp_path)
     wait_for(lambda: sum(n.node.armings.total() for n in nodes.values()) >= 4)
