@@ -31,7 +31,7 @@ def selection(group: str, found: Resolved) -> None:
     """What was chosen of what, before anything is touched."""
     console = render.out()
     words = f"{len(found.items)} faults; {found.matching} could be hit"
-    if found.seed and found.how_many:
+    if found.how_many not in ("", "all"):
         words += f", picked {found.how_many} (seed {found.seed}, shares are rounded up)"
     console.print(f"{group}: {words}", markup=False)
     for one in found.left_out[:MAX_LEFT_OUT]:
@@ -80,14 +80,14 @@ def armed(
     nodes = {one.item.request.id: one.item for one in planned}
     if form != "table":
         faults = [
-            {"node": nodes[i].node, "pod": nodes[i].pod, **fault_data(fault, whole=True)}
-            for i, fault in outcome.done.items()
+            {"node": item.node, "pod": item.pod, **fault_data(outcome.done[i], whole=True)}
+            for i, item in nodes.items()
         ]
         render.data({**chosen_data(group, found), "faults": faults}, form)
         return
     rows = [
-        (i, nodes[i].node, nodes[i].pod or "-", state_word(fault), fault.mechanism)
-        for i, fault in sorted(outcome.done.items())
+        (i, item.node, item.pod or "-", state_word(outcome.done[i]), outcome.done[i].mechanism)
+        for i, item in nodes.items()
     ]
     render.table(("ID", "NODE", "POD", "STATE", "MECHANISM"), rows)
     left = min(min(f.lease_left_ns, f.hard_end_left_ns) for f in outcome.done.values())

@@ -131,4 +131,5 @@ def resolve_nodes(
         )
         for number, node in enumerate(picked, 1)
     )
-    return Resolved(items, len(good), (), wanted.ask.seed, str(wanted.ask.how_many or len(items)))
+    chosen = "" if names else str(wanted.ask.how_many)
+    return Resolved(items, len(good), (), "" if names else wanted.ask.seed, chosen)
