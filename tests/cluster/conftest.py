@@ -14,6 +14,11 @@ There are no nodes behind `api` and no scheduler: Node and Pod objects are made 
 needs them, with `spec.nodeName` and a status by the `/status` subresource. It is up within
 about five seconds, once the components are built (tests/cluster/components.py).
 
+    def test_b(cluster):                 # control plane and nodes in VMs, Ready
+        cluster.api                      # as above, of this cluster
+        cluster.faultctl("ls")           # the command line, as a user of this host
+        cluster.node("node-a").node      # the lab's Node; .node.sh("...") runs there
+
 With KUBECONFIG set, `api` is the user's own cluster, and `api.plane` is None.
 """
 
@@ -25,7 +30,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import components
+import nodedisk
 import pytest
+from cluster import Cluster, start
 from control import ControlPlane
 from kubeapi import Api
 
@@ -44,7 +51,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     mine = [item for item in session.items if HERE in item.path.parents]
     if mine and not session.config.option.collectonly:
         writer = session.config.get_terminal_writer()
-        components.ensure(lambda line: writer.line(f"cluster: {line}"))
+
+        def say(line: str) -> None:
+            writer.line(f"cluster: {line}")
+
+        components.ensure(say)
+        if any("cluster" in getattr(item, "fixturenames", ()) for item in mine):
+            nodedisk.ensure(say)
 
 
 @pytest.fixture(scope="session")
@@ -69,3 +82,15 @@ def api(_api: Api) -> Iterator[Api]:
     """The API of the session's cluster; the namespaces that a test has made go with it."""
     yield _api
     _api.sweep()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Nodes in VMs that are Ready; FAULTCTL_CLUSTER_NODES of them, two by default."""
+    if os.geteuid() != 0:
+        pytest.skip("nodes share a network that only root can make")
+    count = int(os.environ.get("FAULTCTL_CLUSTER_NODES", "2"))
+    flavour = os.environ.get("FAULTCTL_CLUSTER_FLAVOUR", "full")
+    found = start(tmp_path_factory.mktemp("nodes"), count, flavour)
+    yield found
+    found.close()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pki
+from forward import Forward
 
 ADMIN, LIMITED = "admin", "limited"
 NODES = tuple(f"node-{letter}" for letter in "ab")
@@ -31,7 +32,7 @@ class ControlPlane:
     """etcd, kube-apiserver and kube-controller-manager; with `scheduler` kube-scheduler too.
 
     netns: name of a network namespace (ip-netns(8)) that they run in; they then also listen on
-    ADVERTISED, for the nodes in it. kubeconfig() is for whoever reaches `url`.
+    ADVERTISED, for the nodes in it, and `url` leads there from this host's loopback.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class ControlPlane:
         for name in NODES:
             self.pki.user(f"system:node:{name}", "system:nodes")
         self._scheduler = scheduler
+        self._forward: Forward | None = None
 
     @property
     def url(self) -> str:
@@ -92,6 +94,8 @@ class ControlPlane:
             ],
         )
         self._spawn("kube-apiserver", self._apiserver(etcd))
+        if self.netns:
+            self._forward = Forward(f"/run/netns/{self.netns}", self.port)
         self.wait_ready()
         self._spawn("kube-controller-manager", self._manager())
         if self._scheduler:
@@ -162,11 +166,10 @@ class ControlPlane:
     def kubectl(
         self, *arguments: str, check: bool = True, stdin: str | None = None, timeout: float = 60.0
     ) -> subprocess.CompletedProcess[str]:
-        """kubectl as the administrator, where the components run."""
-        inside = ["ip", "netns", "exec", self.netns] if self.netns else []
+        """kubectl as the administrator."""
         if not hasattr(self, "_admin"):
             self._admin = self.kubeconfig()
-        argv = [*inside, str(self.binaries / "kubectl"), f"--kubeconfig={self._admin}", *arguments]
+        argv = [str(self.binaries / "kubectl"), f"--kubeconfig={self._admin}", *arguments]
         env = {**os.environ, "HOME": str(self.home), "KUBECONFIG": ""}
         done = subprocess.run(
             argv, input=stdin, capture_output=True, text=True, timeout=timeout, env=env, check=False
@@ -189,3 +192,5 @@ class ControlPlane:
         """End all, the last started first."""
         for name in reversed(list(self._children)):
             self.kill(name)
+        if self._forward is not None:
+            self._forward.close()

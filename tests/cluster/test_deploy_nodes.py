@@ -1,0 +1,204 @@
+"""The agents on real nodes: installed, used through the API server, killed, taken off again.
+
+The tests build on one another in their order: one installation serves them all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import images
+import pytest
+from cluster import Cluster
+from kubenode import KubeNode
+
+DEVICE = "/dev/disk/by-id/virtio-data"
+BAD, SECTORS = 40_000, 8
+NODE = "node-a"
+SYSTEM = "faultctl-system"
+AGENT = "app.kubernetes.io/name=faultd"
+REVERT_S = 2.0  # after the agent's end, on a native machine
+
+# Prints, as JSON, how long after the agent's end the device could be read again.
+WATCH = """
+import json, os, sys, time
+pid, device, offset = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+fd = os.pidfd_open(pid)
+print("watching", flush=True)
+import mmap, select
+buffer = mmap.mmap(-1, 4096)
+def readable():
+    disk = os.open(device, os.O_RDONLY | os.O_DIRECT)
+    try:
+        return os.preadv(disk, [buffer], offset) == 4096
+    except OSError:
+        return False
+    finally:
+        os.close(disk)
+assert not readable()
+select.select([fd], [], [], 120)
+end = time.monotonic()
+while not readable():
+    assert time.monotonic() < end + 60
+    time.sleep(0.01)
+print(json.dumps({"seconds": time.monotonic() - end}), flush=True)
+"""
+
+
+def reads(node: KubeNode, sector: int) -> bool:
+    """Whether dd can read a sector past every cache."""
+    argv = ["dd", f"if={DEVICE}", "of=/dev/null", "bs=512", "count=1", "iflag=direct"]
+    done = node.node.run([*argv, f"skip={sector}"], check=False)
+    assert done.code == 0 or "Input/output error" in done.err, done.err
+    return done.code == 0
+
+
+def fingerprint(node: KubeNode) -> str:
+    env = {"PYTHONPATH": "/opt/faultctl/code:/opt/faultctl/lib"}
+    return node.node.run(["python3", "-m", "nodeagent.fingerprint"], timeout=60, env=env).out
+
+
+def agents(node: KubeNode) -> list[int]:
+    """Pids of faultd on the node, not of the pod's first process."""
+    return [int(pid) for pid in node.node.run(["pgrep", "-x", "faultd"], check=False).out.split()]
+
+
+def guardians(node: KubeNode) -> list[int]:
+    done = node.node.run(["pgrep", "-f", "nodeagent.guardian"], check=False)
+    return [int(pid) for pid in done.out.split()]
+
+
+def inject(cluster: Cluster, fault: str) -> None:
+    cluster.faultctl(
+        *("inject", "latent-sector", "--on-node", NODE, "--device", DEVICE, "--id", fault),
+        *("--sectors", f"{BAD}+{SECTORS}"),
+    )
+
+
+def armed_on(cluster: Cluster) -> dict[str, str]:
+    found = json.loads(cluster.faultctl("ls", "--cluster", "-o", "json").stdout)
+    return {one["id"]: one["state"] for one in found}
+
+
+@pytest.fixture(scope="module")
+def before(cluster: Cluster) -> dict[str, str]:
+    """The nodes' fingerprints before anything of ours was there."""
+    return {one.place.name: fingerprint(one) for one in cluster.nodes}
+
+
+@pytest.fixture(scope="module")
+def installed(cluster: Cluster, before: dict[str, str]) -> Iterator[Cluster]:
+    cluster.install()
+    yield cluster
+    if cluster.faultctl("deploy", "status", check=False).returncode != 3:  # 3: not installed
+        cluster.faultctl("deploy", "uninstall", "--revert")
+
+
+def test_every_node_has_a_sound_agent_of_the_built_image(installed: Cluster) -> None:
+    found = json.loads(installed.faultctl("deploy", "status", "-o", "json").stdout)
+    assert [one["node"] for one in found] == [one.place.name for one in installed.nodes]
+    for one in found:
+        assert one["ready"] and one["error"] is None
+        assert one["guardian"].startswith("running")
+        assert one["image"] == images.AGENT
+
+
+def test_a_second_install_is_refused(installed: Cluster) -> None:
+    done = installed.faultctl("deploy", "install", check=False)
+    assert done.returncode == 3
+    assert "faultctl deploy upgrade" in done.stderr
+
+
+def test_agent_and_guardian_live_in_the_nodes_namespaces(installed: Cluster) -> None:
+    """The agent stays in its pod's cgroup, the guardian has left it."""
+    node = installed.node(NODE)
+    (agent,), (guardian,) = agents(node), guardians(node)
+    for pid in (agent, guardian):
+        for name in ("mnt", "cgroup", "uts", "ipc"):
+            links = [node.node.sh(f"readlink /proc/{p}/ns/{name}") for p in (1, pid)]
+            assert links[0] == links[1], (pid, name)
+        exe = node.node.sh(f"readlink /proc/{pid}/exe")
+        assert exe.startswith("/var/lib/faultctl/runtime/")
+    assert "kubepods" in node.node.sh(f"cat /proc/{agent}/cgroup")
+    assert node.node.sh(f"cat /proc/{guardian}/cgroup").strip() == "0::/"
+    assert node.node.sh(f"cat /proc/{guardian}/oom_score_adj").strip() == "-1000"
+
+
+def test_a_fault_from_a_users_machine_through_the_api_server(installed: Cluster) -> None:
+    node = installed.node(NODE)
+    assert reads(node, BAD)
+    inject(installed, "slice")
+    assert not reads(node, BAD)
+    assert reads(node, BAD - 1)
+    assert reads(node, BAD + SECTORS)
+    assert armed_on(installed) == {"slice": "armed"}
+    installed.faultctl("revert", "--cluster", "slice")
+    assert reads(node, BAD)
+    assert armed_on(installed) == {}
+
+
+def test_what_would_end_an_agent_is_refused_while_a_fault_is_armed(installed: Cluster) -> None:
+    inject(installed, "held")
+    for verb in ("upgrade", "uninstall"):
+        done = installed.faultctl("deploy", verb, check=False)
+        assert done.returncode == 3, done.stderr
+        assert "held on node-a" in done.stderr
+    assert not reads(installed.node(NODE), BAD)
+    installed.faultctl("revert", "--cluster", "held")
+
+
+def test_an_agent_that_is_deleted_by_force_leaves_no_fault(installed: Cluster) -> None:
+    node = installed.node(NODE)
+    inject(installed, "orphan")
+    (agent,) = agents(node)
+    argv = ["python3", "-c", WATCH, str(agent), DEVICE, str(BAD * 512)]
+    watch = node.node.popen(argv, timeout=180)
+    pod = installed.api.json(
+        *("get", "pods", "-n", SYSTEM, "-l", AGENT, "--field-selector", f"spec.nodeName={NODE}")
+    )["items"][0]["metadata"]["name"]
+    installed.api.kubectl("delete", "pod", "-n", SYSTEM, pod, "--force", "--grace-period=0")
+    result = watch.wait(node.node.deadline(240)).check()
+    took = json.loads(result.out.splitlines()[-1])["seconds"]
+    print(f"reverted {took:.2f} s after the agent's end")
+    assert took <= node.node.pace.stretch(REVERT_S)
+    seconds = round(node.node.pace.stretch(90))
+    installed.api.kubectl(
+        *("rollout", "status", "-n", SYSTEM, "daemonset/faultd", f"--timeout={seconds}s"),
+        timeout=seconds + 30,
+    )
+    shown = json.loads(installed.faultctl("ls", "--cluster", "--all", "-o", "json").stdout)
+    ends = {one["id"]: one["end_reason"] for one in shown}
+    assert ends["orphan"] == "agent-lost"
+
+
+def test_new_certificates_are_taken_by_running_agents(installed: Cluster) -> None:
+    installed.faultctl("deploy", "certs", "--valid", "2d")
+    node = installed.node(NODE)
+    agent = agents(node)
+    end = node.node.deadline(120)  # the kubelet brings Secrets within about a minute
+    from kubenode import until
+
+    until(
+        "all agents answer with the new certificates",
+        lambda: installed.faultctl("deploy", "status", check=False).returncode == 0,
+        end,
+        lambda: installed.faultctl("deploy", "status", check=False).stdout,
+    )
+    assert agents(node) == agent
+
+
+def test_uninstall_leaves_nothing(installed: Cluster, before: dict[str, str]) -> None:
+    seconds = round(installed.nodes[0].node.pace.stretch(120))
+    inject(installed, "last")
+    installed.faultctl(
+        *("deploy", "uninstall", "--revert", "--timeout", f"{seconds}s"), timeout=4 * seconds
+    )
+    for one in installed.nodes:
+        left = one.node.run("ls -d /var/lib/faultctl /run/faultctl", check=False).out
+        assert left == ""
+        assert agents(one) == [] and guardians(one) == []
+        assert fingerprint(one) == before[one.place.name]
+    kinds = "namespaces,priorityclasses,clusterroles,clusterrolebindings"
+    names = installed.api.kubectl("get", kinds, "-o", "name").stdout
+    assert "fault" not in names
