@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -26,6 +27,8 @@ from controller.noise import (
 from controller.run_plan import RunPlan
 from nodeagent.faults import kinds
 from nodeagent.model.errors import InvalidSpec
+from nodeagent.model.plan import FaultRequest
+from nodeagent.model.planner import parse_request
 
 
 def entry(service: str, node: str = "a") -> TargetEntry:
@@ -141,10 +144,39 @@ def test_unknown_noise_is_refused_by_name() -> None:
         chosen(["nonsense"])
 
 
-def test_catalogue_specs_are_valid_for_kinds_that_exist() -> None:
-    for noise in catalogue().values():
-        if noise.kind in kinds():
-            kinds()[noise.kind].spec.model_validate(noise.spec)
+ONE_OF_EACH = {
+    "cgroup": {"type": "cgroup", "cgroup": "/sys/fs/cgroup/x"},
+    "pid": {"type": "pid", "pid": 7},
+    "netns": {"type": "netns", "netns": "/run/netns/x"},
+    "node": {"type": "node"},
+}
+
+
+@pytest.mark.parametrize("name", sorted(catalogue()))
+def test_every_noise_is_of_a_kind_that_exists_and_takes_it(name: str) -> None:
+    """Its spec is parsed as a node would, on each type of target that it may act on."""
+    noise = catalogue()[name]
+    kind = kinds()[noise.kind]
+    here = [t for t in noise.types if t in ONE_OF_EACH and t in kind.targets]
+    assert here, "it could never be injected"
+    for type_name in here:
+        request = FaultRequest(
+            id="check", kind=kind.name, target=ONE_OF_EACH[type_name], spec=noise.spec
+        )
+        parse_request(kind, request)
+        service = {"node": "a", "service": "s", "target": ONE_OF_EACH[type_name]}
+        assert noise.fits(TargetEntry.model_validate(service))
+
+
+def test_the_four_disturbances_of_the_literature_are_what_they_say() -> None:
+    """FIELD 2.5."""
+    specs = {name: catalogue()[name].spec for name in ("network-delay", "network-loss")}
+    kind = kinds()["netem"].spec
+    delay = kind.model_validate(specs["network-delay"]).model_dump(mode="json")
+    assert (delay["delay"], delay["jitter"]) == ("500ms", "200ms")
+    assert kind.model_validate(specs["network-loss"]).model_dump(mode="json")["loss"] == "50%"
+    assert catalogue()["pod-failure"].duration == timedelta(seconds=45)
+    assert catalogue()["pod-kill"].kind == "kill"
 
 
 def test_hold_window_of_a_metastable_group_is_kept_free() -> None:

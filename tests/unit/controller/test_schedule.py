@@ -300,3 +300,12 @@ def test_fit_prefers_the_exponential_for_exponential_data() -> None:
     found = best([made.draw(stream) for _ in range(500)])
     assert found.spec.distribution == "exponential"
     assert found.ks < Decimal("0.08")
+
+
+def test_every_spec_of_the_default_profile_is_one_of_a_kind_that_exists() -> None:
+    """With any seed in it, as a drawn fault has it."""
+    profile = profile_named("default")
+    for name, share in profile.mix.items():
+        assert share.severities, name
+        for severity in share.severities:
+            kinds()[name].spec.model_validate(profile.spec(name, severity, (1 << 63) - 1))
