@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -65,10 +65,16 @@ class AgentAddress:
 
 
 class AgentClient:
-    """One agent. Use it as a context manager. All calls raise FaultError classes."""
+    """One agent. Use it as a context manager. All calls raise FaultError classes.
 
-    def __init__(self, address: AgentAddress) -> None:
+    `stretch` makes the seconds of a deadline longer, for agents on emulated nodes.
+    """
+
+    def __init__(
+        self, address: AgentAddress, stretch: Callable[[float], float] = lambda seconds: seconds
+    ) -> None:
         self.address = address
+        self._stretch = stretch
         self._channel = address.channel()
         self._stub = pb_grpc.FaultdStub(self._channel)  # type: ignore[no-untyped-call]
 
@@ -85,7 +91,7 @@ class AgentClient:
 
     def _call(self, method: Any, request: Any, timeout: float) -> Any:
         try:
-            return method(request, timeout=timeout)
+            return method(request, timeout=self._stretch(timeout))
         except grpc.RpcError as exc:
             raise self._error(exc) from None
 
@@ -169,7 +175,8 @@ class AgentClient:
     def watch(self, after: int = 0, fault_id: str = "", follow: bool = False) -> Iterator[pb.Event]:
         """Events in order; with `follow`, also those to come."""
         request = pb.WatchRequest(after_seq=after, id=fault_id, follow=follow)
-        yield from self._stream(self._stub.Watch(request, timeout=None if follow else QUICK_S))
+        timeout = None if follow else self._stretch(QUICK_S)
+        yield from self._stream(self._stub.Watch(request, timeout=timeout))
 
     def doctor(self, *, purge: bool = False) -> list[pb.Finding]:
         """Residue and trouble."""
@@ -189,7 +196,7 @@ class AgentClient:
     def probe(self, probe: dict[str, Any], timeout: float) -> Iterator[pb.ProbeSample]:
         """Samples of a probe on the node."""
         message = pb.ProbeRequest(probe_json=json.dumps(probe))
-        yield from self._stream(self._stub.Probe(message, timeout=timeout))
+        yield from self._stream(self._stub.Probe(message, timeout=self._stretch(timeout)))
 
     def _stream(self, stream: Any) -> Iterator[Any]:
         try:

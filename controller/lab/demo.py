@@ -83,7 +83,7 @@ def play(tell: Callable[[float, str, bool | None], None]) -> dict[str, Any]:
         initdb = database.begin_initdb()
         access = lab_agent.start(node)
         address = AgentAddress(access.url, access.cert, access.key, access.ca, "localhost")
-        with AgentClient(address) as agent:
+        with AgentClient(address, node.pace.stretch) as agent:
             reply, facts = agent.describe()
             story.check(
                 "faultd answers over mutual TLS and its guardian is up",

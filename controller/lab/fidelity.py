@@ -92,7 +92,7 @@ def measure(flavour: str, progress: Callable[[str], None]) -> list[Row]:
     with launch(config, progress=progress) as node:
         access = lab_agent.start(node)
         address = AgentAddress(access.url, access.cert, access.key, access.ca, "localhost")
-        with AgentClient(address) as agent:
+        with AgentClient(address, node.pace.stretch) as agent:
             reference = _reference(node, progress)
             ours = {}
             for rung in kind_named("latent-sector").ladder:

@@ -82,7 +82,7 @@ def running_agent(node: Node, env: dict[str, str] | None = None) -> Iterator[Ben
     node.sh(f"rm -rf {STATE}")
     access = lab_agent.start(node, env=env)
     address = AgentAddress(access.url, access.cert, access.key, access.ca, "localhost")
-    with AgentClient(address) as client:
+    with AgentClient(address, node.pace.stretch) as client:
         try:
             yield Bench(node, client, access)
         finally:
