@@ -35,6 +35,7 @@ VERBS = {
     "ls": Verb("controller.cli.faults:ls", "list the faults of a node"),
     "show": Verb("controller.cli.faults:show", "one fault with its evidence"),
     "events": Verb("controller.cli.faults:events", "events of a node, or of one fault"),
+    "exposure": Verb("controller.cli.exposure:exposure", "workloads that a fault can still hit"),
     "renew": Verb("controller.cli.faults:renew", "let a fault's lease start anew"),
     "faults": Verb("controller.cli.faults:faults", "the kinds, and what the node has for each"),
     "explain": Verb("controller.cli.faults:explain", "what a kind does, and how it ends"),

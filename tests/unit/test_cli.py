@@ -21,6 +21,7 @@ from controller.cli import main as main_module
 from controller.cli.main import VERBS, cli, run
 from nodeagent.faults import kinds
 from nodeagent.model.errors import FaultError
+from nodeagent.model.exposure import Exposure, Workload
 from protos import faultd_pb2 as pb
 
 Ctl = Callable[..., int]
@@ -490,3 +491,28 @@ def test_the_name_of_a_file_does_not_drive_a_terminal(
 def test_a_row_stays_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     render.table(("A", "B"), [("one\ntwo", "[b]\x1b\x07")])
     assert capsys.readouterr().out.splitlines()[1].split() == ["one\\ntwo", "[b]\\x1b\\x07"]
+
+
+def test_exposure_has_an_exit_code_of_its_own(
+    node: Served, ctl: Ctl, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is exposed: 0. Somebody is, or nobody can tell: 1."""
+    fault_id = new(ctl)
+    user = Workload(pid=7, comm="postgres", how="file", cgroup="/db.service")
+    for found, code in (
+        (Exposure(), 0),
+        (Exposure(workloads=(user,)), 1),
+        (Exposure(known=False), 1),
+        (Exposure(complete=False), 1),
+    ):
+        monkeypatch.setattr(node.agent, "exposure", lambda row, found=found: found)
+        assert ctl("exposure", fault_id) == code
+    capsys.readouterr()
+    monkeypatch.setattr(node.agent, "exposure", lambda row: Exposure(workloads=(user,)))
+    assert ctl("exposure", fault_id, "-o", "json") == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["armed"], told["workloads"][0]["comm"]) == (True, "postgres")
+    assert ctl("revert", fault_id) == 0
+    assert ctl("exposure", fault_id) == 0
+    assert "can hit nobody" in capsys.readouterr().out
+    assert ctl("exposure", "nobody-knows-it") != 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -123,20 +124,28 @@ def test_noise_is_seeded() -> None:
 
 
 def test_noise_on_and_off_give_the_same_fault_timeline_byte_for_byte() -> None:
-    plan = plan_of(*(item(f"f{n}", 30 * n, 30 * n + 200) for n in range(20)), end=1200)
+    """With noise that really is there, beside, before and after the faults."""
+    faults = [item(f"f{n}", 30 * n, 30 * n + 100, "a", service=f"s{n % 3}") for n in range(20)]
+    plan = plan_of(*faults, end=1200)
+    group = {"type": "cgroup", "cgroup": "/sys/fs/cgroup/x"}
+    targets = {f"t{n}": {"node": "a", "service": f"s{n}", "target": group} for n in range(6)}
     experiment = Experiment.model_validate(
         {
             "version": 1,
             "name": "x",
             "duration": "20m",
-            "nodes": {"a": {"agent": "unix:///a"}, "b": {"agent": "unix:///b"}},
-            "targets": {name: t.model_dump(mode="json") for name, t in TARGETS.items()},
+            "nodes": {"a": {"agent": "unix:///a"}},
+            "targets": targets,
         }
     )
     noisy = with_noise(plan, experiment)
+    assert len(noisy.of("noise")) == 8, "two each 300 s"
     assert noisy.timeline() == plan.timeline()
-    read = RunPlan.from_text(noisy.text())
-    assert read.timeline() == plan.timeline()
+    quiet, loud = (json.loads(p.text()) for p in (plan, noisy))
+    assert quiet["faults_sha256"] == loud["faults_sha256"]
+    assert quiet["faults"] == loud["faults"]
+    assert quiet["noise"] != loud["noise"]
+    assert RunPlan.from_text(noisy.text()).timeline() == plan.timeline()
 
 
 def test_unknown_noise_is_refused_by_name() -> None:
