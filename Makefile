@@ -10,7 +10,7 @@ ALONE  := $(BIN)/pytest -q --last-failed --last-failed-no-failures none
 STAMP  := $(VENV)/.installed
 PYTEST := $(BIN)/pytest
 
-.PHONY: help venv setup demo test test-unit test-vm test-full test-kill bench bpf protos lint docs clean
+.PHONY: help venv setup demo test test-unit test-vm test-full test-kill test-cluster bench bpf protos lint docs clean
 
 help:
 	@echo "make demo       the main job on a disposable node (sets everything up)"
@@ -18,6 +18,7 @@ help:
 	@echo "make test-more  VM tests of the other kinds on the stock flavours"
 	@echo "make test-kill  SIGKILL at every step, on the stock flavours (long)"
 	@echo "make test-full  VM tests on the kernel with all error-injection options"
+	@echo "make test-cluster  a real Kubernetes, nodes in VMs (needs Go 1.26; the first time it builds)"
 	@echo "make bench      benchmarks: ratios against the shell tools, in one run"
 	@echo "make lint       ruff, mypy, generated files are current"
 	@echo "make bpf        compile the BPF programs"
@@ -65,6 +66,12 @@ test-kill: setup
 
 test-full: setup
 	FAULTCTL_VM_FLAVOURS=full $(PYTEST) -q -m "not slow" tests/vm
+
+# Kubernetes and etcd are built from Go modules, once. With KUBECONFIG set, the tests of the API
+# alone run on that cluster.
+test-cluster: setup
+	@$(BIN)/python tools/setup.py packages cluster
+	$(PYTEST) -q tests/cluster
 
 bench: setup
 	$(BIN)/python -m pytest -q -s tests/bench

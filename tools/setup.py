@@ -22,6 +22,8 @@ PACKAGES = {
     "llvm-strip": "llvm",
     "bpftool": "bpftool",
 }
+CLUSTER_PACKAGES = {"buildah": "buildah", "gcc": "gcc", "ip": "iproute2", "resize2fs": "e2fsprogs"}
+"""For `make test-cluster`, beside Go, which must be newer than Debian's."""
 FILES = {"/usr/include/bpf/bpf_helpers.h": "libbpf-dev"}
 MINIMUM = (3, 11)
 
@@ -55,9 +57,10 @@ def venv(path: Path) -> None:
     subprocess.run([*pip, "-e", f"{ROOT}[dev,judge]"], check=True)
 
 
-def missing() -> list[str]:
+def missing(cluster: bool) -> list[str]:
     """Debian packages that this machine lacks."""
-    wanted = [p for tool, p in PACKAGES.items() if find(tool) is None]
+    tools = {**PACKAGES, **(CLUSTER_PACKAGES if cluster else {})}
+    wanted = [p for tool, p in tools.items() if find(tool) is None]
     return wanted + [p for file, p in FILES.items() if not Path(file).exists()]
 
 
@@ -100,9 +103,9 @@ def install(packages: list[str]) -> None:
     )
 
 
-def packages() -> None:
+def packages(cluster: bool = False) -> None:
     """Install what is missing."""
-    wanted = missing()
+    wanted = missing(cluster)
     if wanted:
         install(wanted)
 
@@ -127,7 +130,7 @@ def main() -> None:
         if verb == "venv":
             venv(Path(rest[0]))
         elif verb == "packages":
-            packages()
+            packages("cluster" in rest)
         elif verb == "check-protos":
             check_protos()
         else:

@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 
 from controller.lab import cache, proc
+from nodeagent.model.errors import Refused
 
 HERE = Path(__file__).parent / "kube"
 NAMES = (
@@ -51,7 +52,10 @@ def ensure(progress: proc.Progress = proc.quiet) -> Path:
     key = f"{version()}-{cache.digest({**recipe, 'flags': _flags(version())})}"
 
     def build(out: Path) -> None:
-        proc.require("go")
+        if proc.find("go") is None:
+            raise Refused(
+                "the test cluster needs Go", "its components are built", "install Go 1.26 or newer"
+            )
         progress(f"building Kubernetes {version()} and etcd (some minutes)")
         argv = ["nice", "go", "build", "-trimpath", f"-ldflags={_flags(version())}"]
         env = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"}

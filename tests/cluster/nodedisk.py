@@ -72,8 +72,17 @@ def _import(tree: Path, archives: list[Path], work: Path) -> None:
             child.wait(30)
 
 
+_made: list[Path] = []
+
+
 def ensure(progress: proc.Progress = proc.quiet) -> Path:
-    """The disk's image, built when the cache has none."""
+    """The disk's image, built when the cache has none; once a process, whatever is edited."""
+    if not _made:
+        _made.append(_ensure(progress))
+    return _made[0]
+
+
+def _ensure(progress: proc.Progress) -> Path:
     programs = components.ensure(progress)
     runtime = _runtime(progress)
     archives = [images.agent(progress), *sorted(images.small(progress).glob("*.tar"))]
