@@ -30,7 +30,7 @@ def make(valid: timedelta = VALID) -> tuple[Object, Object]:
         raise InvalidSpec(
             "making certificates needs the cryptography package",
             str(exc),
-            "install it: pip install 'faultctl[lab]', or use cert-manager (daemonset/overlays)",
+            "install it: pip install 'faultctl[kube]', or use cert-manager (daemonset/overlays)",
         ) from exc
     authority = certs.make_ca("faultctl CA", valid)
     agents = certs.issue(authority, SERVER_NAME, server=True, names=(SERVER_NAME,), valid=valid)
