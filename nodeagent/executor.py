@@ -152,15 +152,17 @@ class Executor:
         )
 
     def _observe(self, plan: Plan) -> list[tuple[StepBase, dict[str, Any]]]:
-        return [
-            (
-                step,
-                self._node.backends.of(step).observe(
-                    plan.id, step, peers_of(self._journal, step.key())
-                ),
-            )
-            for step in plan.steps
-        ]
+        return [(step, self._observe_one(plan.id, step)) for step in plan.steps]
+
+    def _observe_one(self, fault_id: str, step: StepBase) -> dict[str, Any]:
+        peers = peers_of(self._journal, step.key())
+        try:
+            return self._node.backends.of(step).observe(fault_id, step, peers)
+        except FaultError as exc:
+            if exc.log:
+                found = {"error": str(exc), "log": exc.log}
+                self._journal.event(fault_id, "program-rejected", found)
+            raise
 
     def _begin(
         self,
@@ -215,7 +217,8 @@ class Executor:
 
     def _undo_failed(self, fault: FaultRow, cause: BaseException) -> None:
         with suppress(BackendError):  # a journal that is full must not keep it in the kernel
-            self._journal.event(fault.id, "apply-failed", {"error": str(cause)})
+            log = {"log": cause.log} if isinstance(cause, FaultError) and cause.log else {}
+            self._journal.event(fault.id, "apply-failed", {"error": str(cause), **log})
         try:
             self._reverter.revert(self._journal.fault(fault.id), EndReason.FAILED)
         except FaultError as exc:

@@ -47,6 +47,9 @@ class Runtime:
     on_event: Callable[[str, NodeEvent], None] | None = None
     """Called from a backend's own thread for everything a watch sees; None in the guardian."""
 
+    bpf_loader: str = "auto"
+    """What loads the programs that both loaders take: auto, libbpf or bcc."""
+
 
 class Backend(Protocol[S_contra]):
     """How one type of step becomes true, is read back, and is taken back."""

@@ -11,6 +11,7 @@ import errno
 import os
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from nodeagent.backends.libbpf import SAMPLE, BpfMap, VerifierRejected, check, lib, strerror
 from nodeagent.backends.libbpf import log as library_log
@@ -47,15 +48,18 @@ def recursion_misses(program_fd: int) -> int:
 class BpfObject:
     """One compiled object: open, preset constants, load, then use its maps and programs."""
 
-    def __init__(self, name: str, path: Path | None = None) -> None:
-        """Open nodeagent/bpf_objects/NAME.bpf.o. Raises Refused with what is missing."""
+    def __init__(self, name: str, path: Path | None = None, *, relocated: bool = True) -> None:
+        """Open nodeagent/bpf_objects/NAME.bpf.o. Raises Refused with what is missing.
+
+        relocated: it has code, whose offsets come from the kernel's BTF.
+        """
         self.name = name
         self._pointer: int | None = None
         path = path or OBJECTS / f"{name}.bpf.o"
         what = f"the BPF object {name} cannot be loaded"
         if not path.is_file():
             raise Refused(what, f"{path.name} is not built", "make bpf")
-        if not BTF_VMLINUX.exists():
+        if relocated and not BTF_VMLINUX.exists():
             raise Refused(what, "this kernel has no BTF (CONFIG_DEBUG_INFO_BTF)", "")
         opened: list[int | None] = []
 
@@ -68,7 +72,7 @@ class BpfObject:
             raise VerifierRejected(what, strerror(-result), log)
         self._pointer = opened[0]
 
-    def __enter__(self) -> BpfObject:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -107,7 +111,7 @@ class BpfObject:
                 "the kernel denies bpf() (no root, no CAP_BPF and CAP_PERFMON, or lockdown)",
                 "run the agent as root; see the file /sys/kernel/security/lockdown",
             )
-        raise VerifierRejected(what, f"{strerror(-result)}: {_last_words(log)}", log)
+        raise VerifierRejected(what, f"{strerror(-result)}: {last_words(log)}", log)
 
     def map(self, name: str) -> BpfMap:
         """A map by name. Raises ValueError where there is none."""
@@ -138,7 +142,7 @@ class BpfObject:
 
         result, log = library_log.of(attach)
         if not links[0]:
-            why = f"{strerror(-result)}: {_last_words(log)}"
+            why = f"{strerror(-result)}: {last_words(log)}"
             raise VerifierRejected(f"the BPF program {name} cannot be attached", why, log)
         return BpfLink(links[0])
 
@@ -153,7 +157,7 @@ class BpfObject:
             self._pointer = None
 
 
-def _last_words(log: str) -> str:
+def last_words(log: str) -> str:
     """The line of a log that says most: the verifier's last before its statistics."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     for line in reversed(lines):

@@ -68,7 +68,7 @@ class VerifierRejected(BackendError):
     code = "backend"
 
     def __init__(self, what: str, why: str, log: str) -> None:
-        super().__init__(what, why, "the full log is in the event; please report it")
+        super().__init__(what, why, "see the full log: faultctl events -o json; please report it")
         self.log = log
 
 

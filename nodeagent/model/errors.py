@@ -15,6 +15,7 @@ class FaultError(Exception):
     what: one line, what could not be done.
     why:  one line, the reason, with the kernel's own words where there are any.
     hint: one line, what to do now; may be empty.
+    log:  what a tool or the kernel said in full; it goes into the event, not to the terminal.
     """
 
     code: ClassVar[str] = "internal"
@@ -26,6 +27,7 @@ class FaultError(Exception):
         self.what = what
         self.why = why
         self.hint = hint
+        self.log = ""
 
     def __str__(self) -> str:
         return ": ".join(part for part in (self.what, self.why) if part)
