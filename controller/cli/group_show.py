@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from controller import render
@@ -112,6 +113,28 @@ def hold(clients: Clients, found: Resolved, lease: Lease) -> None:
                     ids.pop(failure.fault, None)  # it has ended
     except KeyboardInterrupt:
         finish(clients, ids)
+
+
+def follow(there: Any, wanted: Any, found: Resolved, lease: Lease, moves: bool) -> None:
+    """Hit what takes the place of the pods that were hit, until Ctrl-C; then revert all."""
+    from controller.kube.pursuit import Pursuit
+
+    # The far ends of a network fault stay those that were resolved.
+    spec = dict(found.items[0].request.spec)
+    wanted = replace(wanted, base={**wanted.base, "spec": spec})
+    pursuit = Pursuit(there.cluster, there.clients, wanted, lease, _say, moves)
+    try:
+        pursuit.begin(found)
+        pursuit.run()
+    except KeyboardInterrupt:
+        finish(there.clients, pursuit.ids)
+    except BaseException:
+        finish(there.clients, pursuit.ids)
+        raise
+
+
+def _say(line: str) -> None:
+    print(render.printable(line), flush=True)
 
 
 def finish(clients: Clients, ids: dict[str, str]) -> None:

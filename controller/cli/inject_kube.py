@@ -49,6 +49,9 @@ def kube_options() -> list[click.Parameter]:
         click.Option(["--to-pods"], metavar="-l LABELS",
                      help="network kinds: only to these pods and the services before them; "
                      "with -n NAME before -l, of another namespace"),
+        click.Option(["--follow"], type=click.Choice(["move", "stay"]), metavar="move|stay",
+                     help="hold the fault, and hit pods that take the place of those hit; on "
+                     "other nodes as well (move), or not (stay)"),
         click.Option(["--to-namespace"], metavar="NAME", hidden=True),
         *access_options(),
     ]  # fmt: skip
@@ -78,7 +81,8 @@ def is_kube(values: Mapping[str, Any]) -> bool:
     """Whether the options name something of a cluster. Raises InvalidSpec for half of it."""
     if any(values[name] for name in CHOOSING):
         return True
-    stray = [name for name in ("container", "pick", "pick_seed", "to_pods") if values[name]]
+    about = ("container", "pick", "pick_seed", "to_pods", "follow")
+    stray = [name for name in about if values[name]]
     if stray or values["everything"]:
         raise InvalidSpec(
             f"{option_name(stray[0]) if stray else '--all'} is about pods or nodes of a cluster",
@@ -104,7 +108,7 @@ def run_inject_kube(
 
     group = values["fault_id"] or group_id(kind.name, secrets.token_hex(3))
     with reached({name: values[name] for name in ACCESS}) as there:
-        found = _resolved(there, kind, group, values, base)
+        wanted, found = _resolved(there, kind, group, values, base)
         planned = plan_group(there.clients, found.items)
         if values["plan_only"]:
             show.plan(group, found, planned, values["output"])
@@ -113,13 +117,16 @@ def run_inject_kube(
             show.selection(group, found)
         outcome = apply_group(there.clients, planned, lease)
         show.armed(group, found, planned, outcome, values["output"])
-        if values["hold"]:
+        if values["follow"]:
+            show.follow(there, wanted, found, lease, values["follow"] == "move")
+        elif values["hold"]:
             show.hold(there.clients, found, lease)
 
 
 def _resolved(
     there: Reached, kind: FaultKind, group: str, values: dict[str, Any], base: dict[str, Any]
-) -> Any:
+) -> tuple[Any, Any]:
+    """(what is wanted, what it comes to)."""
     from controller.kube.discover import Query
     from controller.kube.resolve import Wanted, resolve_nodes, resolve_pods
 
@@ -132,11 +139,13 @@ def _resolved(
         wanted = replace(wanted, peers=peers)
     if any(values[name] for name in PODS):
         _no_node_target(kind, values)
-        return resolve_pods(there.cluster, wanted)
-    if values["to_pods"] or values["container"]:
-        raise InvalidSpec("--to-pods and --container are about pods", "only nodes are named")
+        return wanted, resolve_pods(there.cluster, wanted)
+    if values["to_pods"] or values["container"] or values["follow"]:
+        raise InvalidSpec(
+            "--to-pods, --container and --follow are about pods", "only nodes are named"
+        )
     target = target_from(kind, values)
-    return resolve_nodes(there.cluster, wanted, target, tuple(values["on_node"]))
+    return wanted, resolve_nodes(there.cluster, wanted, target, tuple(values["on_node"]))
 
 
 def _asked(there: Reached, values: Mapping[str, Any]) -> tuple[Any, Any]:

@@ -17,6 +17,8 @@ from nodeagent.model.plan import FaultRequest
 GROUP_SLUG = 18
 """Characters of a kind's name in a group's id, so that `GROUP-NNNNN` is an id (at most 32)."""
 MAX_GROUP = 99_999
+EACH_CONTAINER = ("kill",)
+"""Kinds that would end the pod's sandbox with the pod's cgroup: they are given its containers."""
 DISK = ("file", "volume", "device")
 
 
@@ -73,7 +75,7 @@ def pod_targets(kind: FaultKind, pod: Pod, ask: Ask, part: Mapping[str, Any]) ->
     if is_network(kind):
         return [base]
     meant = containers_of(pod, ask.containers)
-    if not ask.containers and whole_pod(pod, meant):
+    if not ask.containers and whole_pod(pod, meant) and kind.name not in EACH_CONTAINER:
         return [base]
     dead = [one.name for one in meant if not one.running]
     if dead:

@@ -8,6 +8,7 @@ from typing import Any
 from nodeagent.model.cgroup import CgroupBinding
 from nodeagent.model.facts import Facts, NeedRoot
 from nodeagent.model.kind import Context, Guard
+from nodeagent.model.podcgroup import pod_uid
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,17 @@ def no_file(binding: CgroupBinding, file: str) -> str | None:
     )
 
 
-def guards(spec: Any, context: Context) -> tuple[Guard, ...]:
-    """A kubelet or container runtime in the target is a guard rail."""
-    named = ", ".join(getattr(context.binding, "node_agents", ())[:4])
+def guards(spec: Any, context: Context, sandbox: bool = False) -> tuple[Guard, ...]:
+    """A kubelet or container runtime in the target is a guard rail.
+
+    The pause process of a pod that is meant as a whole is none: it only holds the pod's
+    namespaces, and a limit or a stop is the same to it. sandbox: it counts all the same.
+    """
+    found = getattr(context.binding, "node_agents", ())
+    path = getattr(context.binding.scope, "path", "")
+    if not sandbox and pod_uid(path.rpartition("/")[2]) is not None:
+        found = tuple(name for name in found if name.partition(" ")[0] != "pause")
+    named = ", ".join(found[:4])
     if not named:
         return ()
     return (Guard("node-agent", f"the target is what keeps the node's containers going: {named}"),)

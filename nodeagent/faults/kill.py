@@ -70,8 +70,11 @@ def _plan(spec: Spec, context: Context) -> list[ProcessKill]:
 def _guards(spec: Any, context: Context) -> tuple[Guard, ...]:
     scope = context.binding.scope
     if isinstance(scope, CgroupScope) and scope.path == "/init.scope":
-        return (*cg.guards(spec, context), Guard("init", "it is the init system's own cgroup"))
-    return cg.guards(spec, context)
+        return (
+            *cg.guards(spec, context, sandbox=True),
+            Guard("init", "it is the init system's own cgroup"),
+        )
+    return cg.guards(spec, context, sandbox=True)
 
 
 def evidence(spec: Any, measured: tuple[Measured, ...]) -> Evidence:

@@ -103,7 +103,7 @@ def _agent(
     patch: pytest.MonkeyPatch, api: FakeApi, name: str, home: Path, files: certs.Files
 ) -> Served:
     kernel = FakeKernel(home / "kernel.json")
-    for one in ("a", *map(uid, range(1, 5))):
+    for one in ("a", *map(uid, range(1, 10))):
         kernel.put(one, "0")
     patch.setattr(agent_module, "load_backends", lambda runtime: core_kit.registry(kernel))
     served = Served(home, kernel)

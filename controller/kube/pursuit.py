@@ -1,0 +1,226 @@
+"""Following a workload for real: a watch, and the agents; the decisions are in follow.py."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from controller.kube.answers import ApiPath, Expired
+from controller.kube.client import Cluster
+from controller.kube.discover import APPS, Query, find_pods
+from controller.kube.follow import Action, Arm, End, Following
+from controller.kube.group import Clients, renew_group, revert_group
+from controller.kube.objects import Pod, pod_from
+from controller.kube.resolve import Resolved, Wanted
+from controller.kube.select import Ask, why_not
+from controller.kube.targets import Item, items_of
+from nodeagent.model.errors import FaultError, InvalidSpec, Refused, Unreachable
+from nodeagent.model.plan import Lease
+
+TRY_S = 0.1
+"""Between two looks for a new pod's cgroup: it is there before its first container."""
+GIVE_UP_S = 120.0
+AGAIN_S = 1.0
+Say = Callable[[str], None]
+
+
+@dataclass
+class _Chase:
+    """A pod that is to be hit as soon as it can be."""
+
+    slot: int
+    pod: Pod
+    why: str
+    until: float
+    last: str = ""
+
+
+@dataclass
+class Pursuit:
+    """One group that follows its workload, until `stop`."""
+
+    cluster: Cluster
+    clients: Clients
+    wanted: Wanted
+    lease: Lease
+    say: Say
+    moves: bool = True
+    ids: dict[str, str] = field(default_factory=dict)
+    """Active faults: id to node."""
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self._of: dict[tuple[int, str], list[str]] = {}
+        self._chases: dict[int, _Chase] = {}
+        self._events: queue.Queue[tuple[str, Any]] = queue.Queue()
+        self._owners: dict[str, str] = {}
+        self._number = 0
+        self._renewed = time.monotonic()
+        self._following = Following(self._owner_of, self.moves)
+
+    def begin(self, found: Resolved) -> None:
+        """From what is armed: {pod: its faults}; all other pods of the query are left alone."""
+        pods = {pod.full_name: pod for pod in self._all()}
+        hit: list[Pod] = []
+        for item in found.items:
+            self.ids[item.request.id] = item.node
+            if item.pod in pods and pods[item.pod] not in hit:
+                hit.append(pods[item.pod])
+            bound = item.request.target.get("container_id") is not None
+            self._following.restarts |= bound and item.request.target["type"] == "pod"
+        self._following.begin(hit, pods.values())
+        for item in found.items:
+            slots = [n for n, pod in enumerate(hit) if pod.full_name == item.pod]
+            if slots:
+                self._of.setdefault((slots[0], hit[slots[0]].uid), []).append(item.request.id)
+        self._number = len(found.items)
+
+    def _query(self) -> Query:
+        """What can bring replacements: a pod that was named may come back under its name only."""
+        return replace(self.wanted.query, names=())
+
+    def _all(self) -> list[Pod]:
+        return find_pods(self.cluster, self._query())
+
+    def run(self) -> None:
+        """Follow until `stop` is set; renews the leases meanwhile. Raises what cannot pass."""
+        threading.Thread(target=self._watch, name="watch-pods", daemon=True).start()
+        while not self.stop.is_set():
+            try:
+                sort, what = self._events.get(timeout=TRY_S)
+            except queue.Empty:
+                pass
+            else:
+                self._event(sort, what)
+            self._chase()
+            self._renew()
+
+    # --- the watch ----------------------------------------------------------------
+
+    def _watch(self) -> None:
+        path = ApiPath("pods", self.wanted.query.namespace)
+        labels, fields = self.wanted.query.labels, self.wanted.query.fields
+        while not self.stop.is_set():
+            try:
+                items, version = self.cluster.listed(path, labels, fields)
+                self._events.put(("sync", [pod_from(one) for one in items]))
+                for event in self.cluster.watch(path, version, labels, fields):
+                    if event["type"] != "BOOKMARK":
+                        self._events.put((event["type"], pod_from(event["object"])))
+            except (Expired, Unreachable) as exc:
+                self._events.put(("lost", exc))
+                self.stop.wait(AGAIN_S)
+            except FaultError as exc:
+                self._events.put(("failed", exc))
+                return
+
+    def _event(self, sort: str, what: Any) -> None:
+        if sort == "failed":
+            raise what
+        if sort == "lost":
+            self.say(f"the watch is begun anew: {what}")
+        elif sort == "sync":
+            self._act(self._following.sync(what))
+        elif sort == "DELETED":
+            self._act(self._following.gone(what.uid))
+        else:
+            for chase in self._chases.values():
+                if chase.pod.uid == what.uid:
+                    chase.pod = what
+            self._act(self._following.seen(what))
+
+    def _owner_of(self, pod: Pod) -> str:
+        """Its controller; a ReplicaSet's own controller, so that a rollout is followed."""
+        if pod.owner is None:
+            return ""
+        uid = pod.owner.uid
+        if pod.owner.kind == "ReplicaSet" and uid not in self._owners:
+            found = self.cluster.get(ApiPath("replicasets", pod.namespace, pod.owner.name, APPS))
+            above = [o["uid"] for o in (found or {}).get("metadata", {}).get("ownerReferences", ())
+                     if o.get("controller")]  # fmt: skip
+            self._owners[uid] = above[0] if above else uid
+        return self._owners.get(uid, uid)
+
+    # --- the agents ---------------------------------------------------------------
+
+    def _act(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Arm):
+                until = time.monotonic() + GIVE_UP_S
+                self._chases[action.slot] = _Chase(action.slot, action.pod, action.why, until)
+            elif isinstance(action, End):
+                self._end(action)
+            else:
+                self.say(action.why)
+
+    def _end(self, action: End) -> None:
+        gone = {i: self.ids[i] for i in self._of.pop((action.slot, action.uid), ())
+                if i in self.ids}  # fmt: skip
+        outcome = revert_group(self.clients, gone)
+        for fault_id, node in gone.items():
+            self.ids.pop(fault_id, None)
+            self.say(f"{fault_id} on {node} ended: {action.why}")
+        for failure in outcome.failed:
+            self.say(f"{failure.fault} on {failure.node} was not taken back: {failure.error}")
+
+    def _chase(self) -> None:
+        for slot, chase in list(self._chases.items()):
+            try:
+                self._arm(chase)
+            except InvalidSpec as exc:
+                self.say(f"{chase.pod.full_name} is not hit: {exc}")
+            except (Refused, Unreachable) as exc:
+                chase.last = str(exc)
+                if time.monotonic() < chase.until:
+                    continue
+                self.say(f"{chase.pod.full_name} is not hit, given up: {chase.last}")
+            del self._chases[slot]
+
+    def _arm(self, chase: _Chase) -> None:
+        """Raises Refused as long as the pod has no cgroup, or no container that is needed."""
+        wanted, pod = self.wanted, chase.pod
+        ask: Ask = replace(wanted.ask, names=(pod.name,), nodes=(), zones=())
+        # A pod whose sandbox is there is hit before its first container starts.
+        early = replace(pod, phase="Running") if pod.phase == "Pending" and pod.node else pod
+        reason = why_not(early, ask, _Anywhere())
+        if reason is not None:
+            raise Refused(f"pod {pod.full_name} cannot be hit", reason)
+        made = items_of(wanted.group, wanted.kind, [early], ask, wanted.part, wanted.base)
+        for item in made:
+            self._arm_one(chase, item)
+
+    def _arm_one(self, chase: _Chase, item: Item) -> None:
+        self._number += 1
+        request = item.request.model_copy(update={"id": f"{self.wanted.group}-{self._number}"})
+        agent = self.clients.of(item.node)
+        try:
+            digest = agent.plan(request)[1]
+            agent.apply(request, self.lease, digest)
+        except Unreachable:
+            self.clients.drop(item.node)
+            raise
+        self.ids[request.id] = item.node
+        self._of.setdefault((chase.slot, chase.pod.uid), []).append(request.id)
+        self.say(f"{request.id} armed on {item.node}: {item.pod} {chase.why}")
+
+    def _renew(self) -> None:
+        if time.monotonic() - self._renewed < self.lease.duration.total_seconds() / 3:
+            return
+        self._renewed = time.monotonic()
+        for failure in renew_group(self.clients, self.ids).failed:
+            self.say(f"{failure.fault or failure.node}: {failure.error}")
+            if failure.fault and not isinstance(failure.error, Unreachable):
+                self.ids.pop(failure.fault, None)
+
+
+class _Anywhere(dict[str, Any]):
+    """Nodes that a replacement may be on: any, the scheduler chose it."""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        from controller.kube.objects import Node
+
+        return Node(name)
