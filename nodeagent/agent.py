@@ -17,6 +17,7 @@ from nodeagent.clock import boot_id
 from nodeagent.executor import Executor, Node
 from nodeagent.facts import load_modules, read_facts
 from nodeagent.journal import Journal
+from nodeagent.model.bpf import Wanted
 from nodeagent.model.errors import FaultError, Refused
 from nodeagent.model.evidence import Evidence, NodeEvent
 from nodeagent.model.exposure import Exposure
@@ -39,6 +40,7 @@ class AgentConfig:
     state_dir: Path
     protect: tuple[str, ...] = ()
     modprobe: bool = True
+    bpf_loader: Wanted = "auto"
     tls_ca: str = ""
     """CA file of the clients, when it listens on TCP."""
     may_reboot: bool = False
@@ -63,7 +65,9 @@ class Agent:
         self._notes = tuple(load_modules()) if config.modprobe else ()
         own = {"tls_ca": config.tls_ca, "may_reboot": config.may_reboot}
         self._facts = read_facts(self.node_id, self._notes).model_copy(update=own)
-        runtime = Runtime(state_dir, self.node_id, on_event=self._on_event)
+        if config.bpf_loader != "auto":
+            self._facts = self._facts.model_copy(update={"bpf_loader": config.bpf_loader})
+        runtime = Runtime(state_dir, self.node_id, self._on_event, self._facts.bpf_loader)
         self.backends: Registry = load_backends(runtime)
         protected = (str(state_dir), *PROTECTED, *config.protect)
         binder = Binder(BindNode(dm_table=self._base_table), protected)

@@ -16,6 +16,7 @@ from types import FrameType
 import nodeagent
 from nodeagent.agent import Agent, AgentConfig
 from nodeagent.listen import TlsFiles, needs_tls, parse_listen
+from nodeagent.model.bpf import WANTED
 from nodeagent.model.errors import FaultError, InvalidSpec, Refused
 from nodeagent.statedir import DEFAULT_STATE_DIR
 
@@ -121,6 +122,17 @@ def serve(config: AgentConfig, at: Listeners) -> int:
     return 1 if failed else 0
 
 
+def _add_more(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--reflection", action="store_true", help="serve gRPC reflection")
+    parser.add_argument(
+        "--bpf-loader",
+        choices=WANTED,
+        default="auto",
+        help="what loads the programs of system calls: libbpf (compiled objects), or bcc (compiled "
+        "on this node); auto: libbpf where the kernel has BTF [default: %(default)s]",
+    )
+
+
 def parser() -> argparse.ArgumentParser:
     """The agent's options. (argparse: click would cost the agent 4 MB for as long as it runs.)"""
     found = argparse.ArgumentParser(prog="faultd", description="The faultctl node agent.")
@@ -149,12 +161,12 @@ def parser() -> argparse.ArgumentParser:
         default=True,
         help="load the kernel modules of our kinds at the start",
     )
+    _add_more(found)
     add(
         "--health",
         metavar="URL",
         help="tcp://IP:PORT of gRPC health alone, without TLS, for a kubelet's probes",
     )
-    add("--reflection", action="store_true", help="serve gRPC reflection")
     add(
         "--allow-reboot",
         action="store_true",
@@ -185,6 +197,7 @@ def main() -> None:
             state_dir=args.state_dir,
             protect=tuple(args.protect),
             modprobe=args.modprobe,
+            bpf_loader=args.bpf_loader,
             tls_ca=str(tls.ca) if tls else "",
             may_reboot=args.allow_reboot,
         )
