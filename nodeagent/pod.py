@@ -25,7 +25,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from nodeagent.journal import JOURNAL_NAME, Journal
 from nodeagent.model.errors import FaultError, Refused
 from nodeagent.podruntime import FOLDER, SOURCE, install, running_from
 from nodeagent.statedir import DEFAULT_STATE_DIR
@@ -124,6 +123,9 @@ def run(state_dir: Path, tls: Path, extra: Sequence[str]) -> int:
 
 def still_there(state_dir: Path, view: str) -> list[str]:
     """Why a state folder of the node cannot be removed yet. `view` leads to the node's root."""
+    # Late: with it the process that stays beside the agent would be three times as large.
+    from nodeagent.journal import JOURNAL_NAME, Journal
+
     found = [f"process {pid} ({exe})" for pid, exe in running_from(state_dir / FOLDER).items()]
     seen = Path(f"{view}{state_dir}")
     if (seen / JOURNAL_NAME).exists():

@@ -1,6 +1,6 @@
 """Collects the runtime of the node image: run in Dockerfile.node's build stage.
 
-    runtime.py OUT --packages FOLDER --launcher PROGRAM
+    runtime.py OUT --packages FOLDER --launcher PROGRAM --library NAME
 
 OUT gets Python, its packages, the tools and every shared library that they need, with their
 own loader, so that a copy of it works on a node whatever is installed there (launch.c).
@@ -23,7 +23,6 @@ from pathlib import Path
 
 TOOLS = ("stress-ng", "dmsetup")
 MODULES = ("faultctl", "faultd", "faultd-pod")
-EXTRA_LIBRARIES = ("libbpf.so.1",)  # loaded by name, so no program tells of it
 UNUSED = ("test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "pydoc_data")
 UNUSED_FILES = ("*.pyc", "__pycache__", "*.a", "*.pyi", "_tkinter*", "_test*", "config-*")
 
@@ -76,9 +75,10 @@ def copy_programs(out: Path, launcher: Path) -> None:
         (out / "ld" / name).symlink_to("../lib/ld.so")
 
 
-def copy_libraries(out: Path) -> None:
+def copy_libraries(out: Path, loaded: list[str]) -> None:
+    """What programs are linked with, and what is `loaded` by its name."""
     own = {path.name for path in (out / "lib").rglob("*.so*")}
-    found = {name: library(name) for name in EXTRA_LIBRARIES}
+    found = {name: library(name) for name in loaded}
     for path in (*filter(is_elf, out.rglob("*")), *found.values()):
         found.update({lib.name: lib for lib in needed(path) if lib.name not in own})
     for name, path in sorted(found.items()):
@@ -112,12 +112,13 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--packages", type=Path, required=True)
     parser.add_argument("--launcher", type=Path, required=True)
+    parser.add_argument("--library", action="append", default=[])
     args = parser.parse_args()
     for folder in ("bin", "ld", "lib", "libexec"):
         (args.out / folder).mkdir(parents=True)
     copy_python(args.out, args.packages)
     copy_programs(args.out, args.launcher)
-    copy_libraries(args.out)
+    copy_libraries(args.out, args.library)
     for path in filter(is_elf, args.out.rglob("*")):
         subprocess.run(["strip", "--strip-unneeded", str(path)], check=False, capture_output=True)
     compile_python(args.out)

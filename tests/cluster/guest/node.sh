@@ -4,10 +4,10 @@ set -eu
 . /run/kube/env
 export PATH=/kube/bin:/kube/usr/bin:/kube/usr/sbin:$PATH
 
-mkdir -p /kube /var/lib/containerd /var/lib/kubelet /etc/cni/net.d /var/log/pods
+mkdir -p /kube /etc/cni/net.d /var/log/pods
 mount /dev/disk/by-id/virtio-kube /kube
-mount --bind /kube/var/containerd /var/lib/containerd
-mount --bind /kube/var/kubelet /var/lib/kubelet
+# The state of runtime, kubelet and agent is on a disk, as on a real node: a reset keeps it.
+mount --bind /kube/var /var/lib
 mount --make-rshared /
 # The stock kernels have these as modules, `full` has them built in.
 for module in overlay bridge br_netfilter veth; do modprobe -q $module || :; done
