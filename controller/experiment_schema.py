@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from controller.experiment import Experiment
+from controller.options import schema_of
 from nodeagent.faults import kinds
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -14,7 +15,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 def experiment_schema(*, with_kinds: bool = False) -> dict[str, Any]:
     """The schema; `with_kinds` adds the spec of every kind that is installed, so that an editor
     completes `spec:` by `kind:`. The published file has none, since kinds come and go."""
-    schema = Experiment.model_json_schema(by_alias=True)
+    schema = schema_of(Experiment)
     schema = {
         "$schema": DIALECT,
         **schema,
@@ -29,7 +30,7 @@ def experiment_schema(*, with_kinds: bool = False) -> dict[str, Any]:
 
 
 def _by_kind(schema: dict[str, Any], name: str) -> dict[str, Any]:
-    spec = kinds()[name].spec.model_json_schema(ref_template="#/$defs/" + name + "-{model}")
+    spec = schema_of(kinds()[name].spec, name + "-")
     for inner, data in spec.pop("$defs", {}).items():
         schema["$defs"][f"{name}-{inner}"] = data
     return {

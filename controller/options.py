@@ -50,9 +50,14 @@ def _metavar(info: FieldInfo, bare: Any) -> str:
     return _own_metavar(info, bare) or names.get(inner, "VALUE")
 
 
-def schema_of(model: type[BaseModel]) -> dict[str, Any]:
-    """A model's JSON schema, its defaults written with their units as they are read."""
-    return model.model_json_schema(mode="serialization")
+def schema_of(model: type[BaseModel], prefix: str = "") -> dict[str, Any]:
+    """A model's JSON schema, its defaults written with their units as they are read.
+
+    prefix: stands before the names of inner models in references to them.
+    """
+    return model.model_json_schema(
+        mode="serialization", ref_template="#/$defs/" + prefix + "{model}"
+    )
 
 
 def _default_text(model: type[BaseModel], name: str, info: FieldInfo) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from pathlib import Path
 
@@ -281,6 +283,17 @@ def test_schedule_needs_its_targets() -> None:
 def test_published_schema_is_current() -> None:
     """After a change: python -m controller.experiment_schema > schemas/experiment.schema.json"""
     assert (ROOT / "schemas/experiment.schema.json").read_text() == schema_text()
+
+
+def test_defaults_in_the_schema_are_written_as_a_file_has_them() -> None:
+    """With their units: an editor offers them, and a bare or ISO 8601 number would be refused."""
+    text = json.dumps(experiment_schema(with_kinds=True))
+    assert not re.search(r'"default": "-?P[T0-9]', text)
+    schema = experiment_schema()
+    assert schema["properties"]["lease"]["default"] == "1m"
+    assert schema["$defs"]["FaultEntry"]["properties"]["at"]["default"] == "0s"
+    assert schema["required"] == ["version", "name", "duration"]
+    assert schema["$defs"]["FaultEntry"]["required"] == ["kind", "target"]
 
 
 def test_schema_with_kinds_names_every_kind() -> None:
