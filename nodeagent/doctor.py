@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nodeagent.backends import Residue, load_scavengers
+from nodeagent.faults._loaders import matrix, summary
 from nodeagent.model.errors import FaultError
 from nodeagent.model.record import FaultState, StepRow, StepState
 from nodeagent.model.steps import StepBase
@@ -27,7 +28,7 @@ class Finding:
 
 def examine(agent: Agent, *, purge: bool = False) -> list[Finding]:
     """All findings, the bad ones first. With `purge`, residue is removed."""
-    findings = [*_journal(agent), *_guardian(agent), *_residue(agent, purge)]
+    findings = [*_journal(agent), *_guardian(agent), *_residue(agent, purge), *_loaders(agent)]
     order = {"error": 0, "residue": 1, "note": 2, "ok": 3}
     return sorted(findings, key=lambda f: order[f.severity])
 
@@ -53,6 +54,19 @@ def _guardian(agent: Agent) -> list[Finding]:
     if pid is None:
         return [Finding("error", "no guardian is running", "see guardian.log in the state dir")]
     return [Finding("ok", "the guardian is running", f"pid {pid}")]
+
+
+def _loaders(agent: Agent) -> list[Finding]:
+    """Which mechanisms each BPF loader brings here; the chosen one's are what plans use."""
+    facts = agent.facts()
+    return [
+        Finding(
+            "ok",
+            f"BPF loader {loader}" + (" (in use)" if loader == facts.bpf_loader else ""),
+            summary(mechanisms),
+        )
+        for loader, mechanisms in matrix(facts).items()
+    ]
 
 
 def claimed(rows: Sequence[StepRow]) -> list[StepBase]:

@@ -14,11 +14,13 @@ import socket
 import subprocess
 from pathlib import Path
 
+from nodeagent.backends.bcc import kernel_headers
 from nodeagent.backends.dmctl import DmControl
 from nodeagent.backends.flakey_probe import corrupting
 from nodeagent.backends.libbpf import probe_helper
 from nodeagent.clock import boot_id
 from nodeagent.encode.syscalls import all_functions
+from nodeagent.model.bpf import chosen_loader
 from nodeagent.model.errors import FaultError
 from nodeagent.model.facts import Facts
 from nodeagent.net_probe import net_features
@@ -48,6 +50,7 @@ def load_modules() -> list[str]:
 
 def read_facts(node_id: str, notes: tuple[str, ...] = ()) -> Facts:
     """This node's facts now. Never fails: what cannot be read is missing."""
+    btf = os.access("/sys/kernel/btf/vmlinux", os.R_OK)
     dm_version, dm_targets, dm_features = _device_mapper()
     return Facts(
         node_id=node_id,
@@ -56,11 +59,14 @@ def read_facts(node_id: str, notes: tuple[str, ...] = ()) -> Facts:
         arch=platform.machine(),
         boot_id=boot_id(),
         root=_is_root(),
-        btf=os.access("/sys/kernel/btf/vmlinux", os.R_OK),
+        btf=btf,
         libbpf=_libbpf(),
         bpf_objects=tuple(
             sorted(p.name.removesuffix(".bpf.o") for p in BPF_OBJECTS.glob("*.bpf.o"))
         ),
+        bpf_loader=chosen_loader("auto", btf),
+        bcc=ctypes.util.find_library("bcc") or "",
+        kernel_headers=kernel_headers(),
         lockdown=_lockdown(),
         lsm=tuple(_text("/sys/kernel/security/lsm").split(",")),
         dm_version=dm_version,
@@ -69,6 +75,7 @@ def read_facts(node_id: str, notes: tuple[str, ...] = ()) -> Facts:
         error_injection=_error_injection(),
         kprobe_override=_kprobe_override(),
         net_features=net_features(),
+        fault_points=_fault_points(),
         cgroup=_cgroup(),
         systemd=os.path.isdir("/run/systemd/system"),
         stress_ng=_stress_ng(),
@@ -137,6 +144,17 @@ def _error_injection() -> tuple[str, ...]:
     names = {line.split()[0] for line in listed.splitlines() if line.strip()}
     ours = {*INJECTABLE, *all_functions(platform.machine())}
     return tuple(sorted(ours & names))
+
+
+def _fault_points() -> tuple[str, ...]:
+    """Documentation/fault-injection/fault-injection.rst."""
+    found = [
+        path.parent.name
+        for path in sorted(Path("/sys/kernel/debug").glob("fail*/probability"))
+        if os.access(path, os.W_OK)
+    ]
+    nth = ["fail-nth"] if os.access("/proc/thread-self/fail-nth", os.W_OK) else []
+    return (*found, *nth)
 
 
 def _kprobe_override() -> bool:

@@ -11,11 +11,16 @@ from typing import Literal
 
 Wanted = Literal["auto", "libbpf", "bcc"]
 WANTED: tuple[Wanted, ...] = ("auto", "libbpf", "bcc")
+LOADERS = ("libbpf", "bcc")
 BY_EITHER = frozenset({"syscall_kprobe", "syscall_lsm", "syscall_modret", "syscall_tree"})
 """Programs that both loaders take."""
 
 WITHOUT_BTF = frozenset({"syscall_kprobe", "syscall_tree"})
 """Of these, the ones that are attached without the kernel's BTF."""
+
+
+MAPS = "syscall_maps"
+"""The maps of those: no code, so that libbpf makes them on any kernel."""
 
 
 def chosen_loader(wanted: str, btf: bool) -> Literal["libbpf", "bcc"]:

@@ -13,6 +13,8 @@ from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from nodeagent.model.bpf import BY_EITHER, MAPS, WITHOUT_BTF
+
 Version = tuple[int, int, int]
 
 
@@ -32,6 +34,13 @@ class Facts(BaseModel):
     btf: bool = Field(default=False, description="/sys/kernel/btf/vmlinux is readable")
     libbpf: str = Field(default="", description="version of libbpf.so.1, empty if absent")
     bpf_objects: tuple[str, ...] = Field(default=(), description="compiled BPF objects at hand")
+    bpf_loader: str = Field(
+        default="libbpf", description="what loads programs that both can load: libbpf or bcc"
+    )
+    bcc: str = Field(default="", description="name of libbcc.so, empty if absent")
+    kernel_headers: str = Field(
+        default="", description="where this kernel's headers are: a folder, or kheaders.tar.xz"
+    )
     lockdown: str = Field(default="none", description="none, integrity or confidentiality")
     lsm: tuple[str, ...] = Field(default=(), description="/sys/kernel/security/lsm")
     dm_version: str = Field(default="", description="device-mapper's version, empty if absent")
@@ -49,6 +58,9 @@ class Facts(BaseModel):
     )
     kprobe_override: bool = Field(
         default=False, description="BPF on kprobes may override return values"
+    )
+    fault_points: tuple[str, ...] = Field(
+        default=(), description="the kernel's own: failslab, fail_page_alloc, ..., fail-nth"
     )
     cgroup: str = Field(default="", description="v2, hybrid, v1 or empty")
     systemd: bool = Field(default=False, description="systemd is process 1 (sd_booted(3))")
@@ -111,17 +123,26 @@ class NeedDmFeature:
 
 @dataclass(frozen=True)
 class NeedBpf:
-    """BTF, libbpf and a compiled object of ours."""
+    """What one of our BPF programs needs to be loaded, by whichever loader loads it."""
 
     program: str
 
     def missing(self, facts: Facts) -> str | None:
-        if not facts.btf:
+        by_bcc = facts.bpf_loader == "bcc" and self.program in BY_EITHER
+        without_btf = self.program == MAPS or (by_bcc and self.program in WITHOUT_BTF)
+        if not facts.btf and not without_btf:
             return "the kernel has no BTF (CONFIG_DEBUG_INFO_BTF)"
         if not facts.libbpf:
             return "libbpf.so.1 is not installed (Debian package libbpf1)"
         if self.program not in facts.bpf_objects:
             return f"the BPF object {self.program}.bpf.o is not built (make bpf)"
+        if by_bcc and not facts.bcc:
+            return "libbcc.so.0 is not installed (Debian package libbpfcc)"
+        if by_bcc and not (facts.btf or facts.kernel_headers):
+            return (
+                "the kernel has neither BTF (CONFIG_DEBUG_INFO_BTF) nor headers at hand "
+                f"(CONFIG_IKHEADERS, or the package linux-headers-{facts.kernel_release})"
+            )
         if facts.lockdown == "confidentiality":
             return "kernel lockdown is in confidentiality mode"
         return None
@@ -188,6 +209,20 @@ class NeedNet:
             f"the kernel has no {module} (CONFIG_{option}; the module is in kernel-modules-extra "
             "on Fedora, linux-modules-extra on Ubuntu)"
         )
+
+
+@dataclass(frozen=True)
+class NeedFaultPoint:
+    """One of the kernel's own fault points (lib/Kconfig.debug), with its files in debugfs."""
+
+    name: str
+
+    def missing(self, facts: Facts) -> str | None:
+        if self.name in facts.fault_points:
+            return None
+        option = "FAULT_INJECTION" if self.name == "fail-nth" else self.name.upper()
+        more = "" if self.name == "fail-nth" else " and CONFIG_FAULT_INJECTION_DEBUG_FS"
+        return f"the kernel has no {self.name} (CONFIG_{option}{more})"
 
 
 @dataclass(frozen=True)
