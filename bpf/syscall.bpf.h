@@ -11,40 +11,50 @@
 #ifndef FAULTCTL_SYSCALL_BPF_H
 #define FAULTCTL_SYSCALL_BPF_H
 
-#include <linux/bpf.h>
-#include <bpf/bpf_helpers.h>
-#include <bpf/bpf_core_read.h>
-#include <bpf/bpf_tracing.h>
-
-typedef _Bool bool;
-#define false 0
-#define true 1
+#include "loader.bpf.h"
 
 /* ---- the kernel's structures, only the members that are read ---- */
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 struct super_block {
 	__u32 s_dev;
+	unsigned long s_flags;
 };
 
 struct inode {
 	unsigned short i_mode;
-	unsigned long i_ino;
+	__u32 i_rdev;
 	struct super_block *i_sb;
+};
+
+struct qstr {
+	__u32 len;
+	const unsigned char *name;
 };
 
 struct dentry {
 	struct dentry *d_parent;
+	struct qstr d_name;
 	struct inode *d_inode;
 };
 
+struct vfsmount;
+
 struct path {
+	struct vfsmount *mnt;
 	struct dentry *dentry;
+};
+
+struct fs_struct {
+	struct path root;
 };
 
 struct file {
 	struct path f_path;
-	struct inode *f_inode;
+};
+
+struct mm_struct {
+	struct file *exe_file;
 };
 
 struct fdtable {
@@ -71,13 +81,15 @@ struct task_struct {
 	__u64 start_boottime;
 	struct task_struct *real_parent;
 	struct task_struct *group_leader;
+	struct mm_struct *mm;
+	struct fs_struct *fs;
 	struct files_struct *files;
 	struct signal_struct *signal;
 };
 
 /* Two flavours of one structure: which of them exists tells the architecture. */
 struct pt_regs___x86 {
-	unsigned long di, si, dx, r10, r8, r9, orig_ax, cs;
+	unsigned long di, si, dx, r10, r8, r9, ax, orig_ax, cs;
 };
 
 struct pt_regs___arm64 {
@@ -100,11 +112,14 @@ struct pt_regs___arm64 {
 #define FC_PF_KTHREAD 0x00200000U
 #define FC_PF_IO_WORKER 0x00000010U
 #define FC_S_IFMT_SHIFT 12
-#define FC_MAX_DEPTH 24
 
 #define FC_CALL_UID (1U << 0)     /* only this real user id */
 #define FC_CALL_RUNTIME (1U << 1) /* spare the node's own programs, by name */
-#define FC_CALL_FILES (1U << 2)   /* only files at or below the slot's roots */
+#define FC_CALL_FILES (1U << 2)   /* only files whose path its automaton takes */
+#define FC_CALL_EXE (1U << 3)     /* only programs whose path its other one takes */
+#define FC_CALL_DEVICE (1U << 4)  /* only files on this device, or the device itself */
+#define FC_CALL_NET (1U << 5)     /* only sockets with such ends */
+#define FC_CALL_WHEN (1U << 6)    /* only calls whose arguments are such */
 
 struct fc_call_slot {
 	__s64 value; /* what the call returns */
@@ -117,8 +132,10 @@ struct fc_call_slot {
 	__u32 fd_types; /* bits of S_IFMT >> 12; 0: whatever it is */
 	__u32 uid;
 	__u32 generation; /* tells this fault from the slot's earlier ones */
+	__u32 device;     /* as the kernel holds it: major << 20 | minor */
+	__u32 unused;
 };
-_Static_assert(sizeof(struct fc_call_slot) == 56, "layout is shared with syscall_maps.py");
+_Static_assert(sizeof(struct fc_call_slot) == 64, "layout is shared with syscall_maps.py");
 
 struct fc_call_stats {
 	__u64 seen;   /* calls in scope that pass the filters */
@@ -159,17 +176,15 @@ struct fc_number {
 	__u16 hook;
 };
 
-struct fc_root_key {
-	__u64 inode;
-	__u32 dev; /* as the kernel holds it: major << 20 | minor */
-	__u32 unused;
-};
-
-/* What a function that the verifier checks by itself gets of the caller. */
+/* What a function that the verifier checks by itself gets of the caller. The first two
+ * are only to be read with bpf_probe_read_kernel. */
 struct fc_caller {
-	__u64 regs; /* only to be read with bpf_probe_read_kernel; 0: not there any more */
+	__u64 regs;     /* 0: not known */
+	__u64 path;     /* struct path of what the call is about; 0: by its arguments */
+	__s64 returned; /* after the call: its result and 1; 0: before it */
 };
 
+#ifndef FC_BCC
 /* ---- maps ---- */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -228,13 +243,6 @@ struct {
 	__uint(value_size, 1);
 } fc_spared SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 256);
-	__type(key, struct fc_root_key);
-	__type(value, __u64);
-} fc_roots SEC(".maps");
-
 /* Native system call number -> call and LSM hook. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -242,6 +250,7 @@ struct {
 	__type(key, __u32);
 	__type(value, struct fc_number);
 } fc_numbers SEC(".maps");
+#endif
 
 /* ---- who is calling ---- */
 static __always_inline __u64 fc_start_ticks(struct task_struct *task)
@@ -256,7 +265,7 @@ static __always_inline __u64 fc_scope(const struct fc_control *control)
 
 	if (control->tgids) {
 		__u32 tgid = bpf_get_current_pid_tgid() >> 32;
-		struct fc_process *process = bpf_map_lookup_elem(&fc_tgids, &tgid);
+		struct fc_process *process = bpf_map_lookup_elem(FC_MAP(fc_tgids), &tgid);
 
 		if (process && process->start_ticks ==
 				       fc_start_ticks((void *)bpf_get_current_task()))
@@ -268,7 +277,7 @@ static __always_inline __u64 fc_scope(const struct fc_control *control)
 		if (at >= control->levels)
 			break;
 		id = bpf_get_current_ancestor_cgroup_id(control->level[at]);
-		found = id ? bpf_map_lookup_elem(&fc_cgroups, &id) : NULL;
+		found = id ? bpf_map_lookup_elem(FC_MAP(fc_cgroups), &id) : NULL;
 		if (found)
 			slots |= *found;
 	}
@@ -280,7 +289,7 @@ static __always_inline bool fc_is_spared(const struct fc_call_slot *slot)
 {
 	struct task_struct *task = (void *)bpf_get_current_task();
 	__u32 tgid = bpf_get_current_pid_tgid() >> 32, zero = 0;
-	struct fc_control *control = bpf_map_lookup_elem(&fc_control, &zero);
+	struct fc_control *control = bpf_map_lookup_elem(FC_MAP(fc_control), &zero);
 	char comm[FC_COMM_LEN] = {};
 
 	if (!control || tgid <= 1 || tgid == control->agent)
@@ -292,16 +301,23 @@ static __always_inline bool fc_is_spared(const struct fc_call_slot *slot)
 	if (!(slot->flags & FC_CALL_RUNTIME))
 		return false;
 	bpf_get_current_comm(comm, sizeof(comm));
-	return bpf_map_lookup_elem(&fc_spared, comm) != NULL;
+	return bpf_map_lookup_elem(FC_MAP(fc_spared), comm) != NULL;
 }
 
 /* ---- what is called ---- */
-static __always_inline __u64 fc_first_argument(__u64 regs)
+
+/* The n-th argument, from 0, of a native call. */
+static __always_inline __u64 fc_argument(__u64 regs, __u32 n)
 {
-	if (bpf_core_field_exists(((struct pt_regs___x86 *)0)->orig_ax))
-		return BPF_CORE_READ((struct pt_regs___x86 *)regs, di);
-	if (bpf_core_field_exists(((struct pt_regs___arm64 *)0)->syscallno))
-		return BPF_CORE_READ((struct pt_regs___arm64 *)regs, regs[0]);
+	if (FC_EXISTS(pt_regs___x86, orig_ax)) {
+		struct pt_regs___x86 *x86 = (void *)regs;
+
+		return n == 0 ? BPF_CORE_READ(x86, di) : n == 1 ? BPF_CORE_READ(x86, si) :
+		       n == 2 ? BPF_CORE_READ(x86, dx) : n == 3 ? BPF_CORE_READ(x86, r10) :
+		       n == 4 ? BPF_CORE_READ(x86, r8) : BPF_CORE_READ(x86, r9);
+	}
+	if (FC_EXISTS(pt_regs___arm64, syscallno))
+		return BPF_CORE_READ((struct pt_regs___arm64 *)regs, regs[n]);
 	return 0;
 }
 
@@ -318,46 +334,21 @@ static __always_inline struct file *fc_file_of(__u64 fd)
 	return file;
 }
 
-/* Is the file one of the slot's roots, or below one? */
-static __always_inline bool fc_below_root(struct file *file, __u32 slot)
+#include "when.bpf.h"
+#include "syscall_match.bpf.h"
+
+static __always_inline bool fc_passes(const struct fc_call_slot *slot, __u32 number, __u32 call,
+				      const struct fc_caller *caller)
 {
-	struct dentry *dentry = BPF_CORE_READ(file, f_path.dentry);
-
-	for (__u32 depth = 0; depth < FC_MAX_DEPTH; depth++) {
-		struct fc_root_key key = {};
-		struct dentry *parent;
-		__u64 *slots;
-
-		if (!dentry)
-			return false;
-		key.inode = BPF_CORE_READ(dentry, d_inode, i_ino);
-		key.dev = BPF_CORE_READ(dentry, d_inode, i_sb, s_dev);
-		slots = bpf_map_lookup_elem(&fc_roots, &key);
-		if (slots && *slots >> (slot & 63) & 1)
-			return true;
-		parent = BPF_CORE_READ(dentry, d_parent);
-		if (parent == dentry)
-			return false;
-		dentry = parent;
-	}
-	return false;
-}
-
-static __always_inline bool fc_passes(const struct fc_call_slot *slot, __u32 number, __u64 regs)
-{
-	struct file *file;
-
 	if (slot->flags & FC_CALL_UID && (__u32)bpf_get_current_uid_gid() != slot->uid)
 		return false;
-	if (!slot->fd_types && !(slot->flags & FC_CALL_FILES))
+	if (slot->flags & FC_CALL_WHEN && !fc_arguments_match(number, call, caller->regs))
+		return false;
+	if (slot->flags & FC_CALL_EXE && !fc_exe_matches(number))
+		return false;
+	if (!slot->fd_types && !(slot->flags & (FC_CALL_FILES | FC_CALL_DEVICE | FC_CALL_NET)))
 		return true;
-	file = regs ? fc_file_of(fc_first_argument(regs)) : NULL;
-	if (!file)
-		return false;
-	if (slot->fd_types &&
-	    !(slot->fd_types >> (BPF_CORE_READ(file, f_inode, i_mode) >> FC_S_IFMT_SHIFT) & 1))
-		return false;
-	return !(slot->flags & FC_CALL_FILES) || fc_below_root(file, number);
+	return fc_subject_passes(slot, number, call, caller);
 }
 
 /* ---- how often ---- */
@@ -389,14 +380,14 @@ static __always_inline bool fc_is_due(const struct fc_call_slot *slot, struct fc
 
 static __always_inline void fc_note_one(const struct fc_hit_key *key, bool hit, __u64 now)
 {
-	struct fc_hits *found = bpf_map_lookup_elem(&fc_hits, key);
+	struct fc_hits *found = bpf_map_lookup_elem(FC_MAP(fc_hits), key);
 
 	if (!found) {
 		struct fc_hits fresh = {};
 
 		bpf_get_current_comm(fresh.comm, sizeof(fresh.comm));
-		bpf_map_update_elem(&fc_hits, key, &fresh, BPF_NOEXIST);
-		found = bpf_map_lookup_elem(&fc_hits, key);
+		bpf_map_update_elem(FC_MAP(fc_hits), key, &fresh, BPF_NOEXIST);
+		found = bpf_map_lookup_elem(FC_MAP(fc_hits), key);
 		if (!found)
 			return;
 	}
@@ -409,16 +400,16 @@ static __always_inline void fc_note_one(const struct fc_hit_key *key, bool hit, 
 }
 
 /* 1: this slot's fault happens to this call. Looked at once by the verifier. */
-__noinline int fc_decide(__u64 slot_no, __u64 call, struct fc_caller *caller)
+FC_SUBPROG_3(int, fc_decide, __u64, slot_no, __u64, call, struct fc_caller *, caller)
 {
 	__u32 number = slot_no & (FC_MAX_SLOTS - 1);
-	struct fc_call_slot *slot = bpf_map_lookup_elem(&fc_call_slots, &number);
-	struct fc_call_stats *stats = bpf_map_lookup_elem(&fc_call_stats, &number);
+	struct fc_call_slot *slot = bpf_map_lookup_elem(FC_MAP(fc_call_slots), &number);
+	struct fc_call_stats *stats = bpf_map_lookup_elem(FC_MAP(fc_call_stats), &number);
 	struct fc_hit_key key = {};
 	__u64 now;
 	bool hit;
 
-	if (!slot || !stats || !caller || !fc_passes(slot, number, caller->regs))
+	if (!slot || !stats || !caller || !fc_passes(slot, number, call, caller))
 		return 0;
 	if (fc_is_spared(slot)) {
 		__sync_fetch_and_add(&stats->spared, 1);
@@ -441,7 +432,7 @@ __noinline int fc_decide(__u64 slot_no, __u64 call, struct fc_caller *caller)
 }
 
 /* The slot that fails this call, or -1. Where several would, the lowest does. */
-__noinline int fc_choose(__u64 slots, __u64 call, struct fc_caller *caller)
+FC_SUBPROG_3(int, fc_choose, __u64, slots, __u64, call, struct fc_caller *, caller)
 {
 	if (!caller)
 		return -1;
@@ -455,12 +446,11 @@ __noinline int fc_choose(__u64 slots, __u64 call, struct fc_caller *caller)
 }
 
 /* Whether the call at this point fails; then `value` is what it returns. */
-static __always_inline bool fc_fails(__u32 point, __u64 regs, __s64 *value)
+static __always_inline bool fc_fails(__u32 point, struct fc_caller *caller, __s64 *value)
 {
 	__u32 zero = 0, number;
-	__u64 *armed = bpf_map_lookup_elem(&fc_points, &point), slots;
-	struct fc_control *control = bpf_map_lookup_elem(&fc_control, &zero);
-	struct fc_caller caller = { .regs = regs };
+	__u64 *armed = bpf_map_lookup_elem(FC_MAP(fc_points), &point), slots;
+	struct fc_control *control = bpf_map_lookup_elem(FC_MAP(fc_control), &zero);
 	struct fc_call_slot *slot;
 	int chosen;
 
@@ -469,11 +459,11 @@ static __always_inline bool fc_fails(__u32 point, __u64 regs, __s64 *value)
 	slots = *armed & fc_scope(control);
 	if (!slots)
 		return false;
-	chosen = fc_choose(slots, point & (FC_MAX_CALLS - 1), &caller);
+	chosen = fc_choose(slots, point & (FC_MAX_CALLS - 1), caller);
 	if (chosen < 0)
 		return false;
 	number = chosen;
-	slot = bpf_map_lookup_elem(&fc_call_slots, &number);
+	slot = bpf_map_lookup_elem(FC_MAP(fc_call_slots), &number);
 	if (!slot)
 		return false;
 	*value = slot->value;

@@ -7,17 +7,19 @@
  */
 #include "syscall.bpf.h"
 
-char LICENSE[] SEC("license") = "Dual MIT/GPL";
+FC_LICENSE;
 
-const volatile __u32 fc_point SEC(".rodata.fc") = 0;
+FC_PRESET(fc_point);
 
 /* long: the trampoline stores all 64 bits of what is returned. */
 SEC("fmod_ret")
-long BPF_PROG(fc_syscall_modret, void *regs, long ret)
+long fc_syscall_modret(__u64 *ctx)
 {
+	long ret = ctx[1];
+	struct fc_caller caller = { .regs = ctx[0] };
 	__s64 value = 0;
 
-	if (ret || !fc_fails(fc_point, (__u64)regs, &value))
+	if (ret || !fc_fails(FC_VALUE(fc_point), &caller, &value))
 		return ret;
 	return value;
 }

@@ -5,15 +5,19 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from nodeagent.clock import boottime_ns
 from nodeagent.executor import Executor
+from nodeagent.faults import kind_named
 from nodeagent.journal import Journal
 from nodeagent.model.errors import FaultError
-from nodeagent.model.evidence import Evidence, FileEvent, IoRecord, NodeEvent
+from nodeagent.model.evidence import Evidence, FileEvent, IoRecord, NodeEvent, ProcessEvent
 from nodeagent.model.record import EndReason, FaultRow, FaultState
 
 NO_HITS_AFTER_NS = 30_000_000_000
+FIRST_LOOK_NS = 200_000_000
+LONGEST_PAUSE_NS = 5_000_000_000
 QUEUE = 10_000
 
 
@@ -21,7 +25,9 @@ class Reactor:
     """Runs a kind's own rules on what its watches see, on a thread of its own.
 
     Events come from the threads of backends, so that a table reload never holds up a
-    ring buffer. Says once when an armed fault was not hit for 30 seconds.
+    ring buffer. Says once when an armed fault was not hit for 30 seconds. Looks for the first
+    hit of kinds that only count, at first often: it is seen after a twentieth of the time that
+    it took to come, and after 5 seconds at most.
     """
 
     def __init__(
@@ -34,6 +40,8 @@ class Reactor:
         self._wake = threading.Condition()
         self._biting: set[str] = set()
         self._check_at: dict[str, int] = {}
+        self._look_at: dict[str, tuple[int, int]] = {}
+        """Fault id -> when it was armed, when to look next whether it was hit."""
         self._stop = False
         self._thread = threading.Thread(target=self._run, name="reactor", daemon=True)
 
@@ -50,8 +58,12 @@ class Reactor:
 
     def armed(self, fault_id: str) -> None:
         """A fault was armed: look after a while whether it was hit."""
+        now, fault = boottime_ns(), self._journal.find_fault(fault_id)
+        polled = fault is not None and kind_named(fault.kind).polled
         with self._wake:
-            self._check_at[fault_id] = boottime_ns() + NO_HITS_AFTER_NS
+            self._check_at[fault_id] = now + NO_HITS_AFTER_NS
+            if polled:
+                self._look_at[fault_id] = (now, now + FIRST_LOOK_NS)
             self._wake.notify_all()
 
     def on_event(self, fault_id: str, event: NodeEvent) -> None:
@@ -62,29 +74,50 @@ class Reactor:
 
     def _run(self) -> None:
         while True:
-            item, unhit = self._next()
+            item, looked, unhit = self._next()
             if self._stop:
                 return
+            for fault_id in looked:
+                self._tried(self._look, fault_id)
             for fault_id in unhit:
-                self._say_unhit(fault_id)
-            if item is None:
-                continue
-            try:
-                self._handle(*item)
-            except (FaultError, OSError) as exc:
-                self._journal.event(item[0], "reaction-failed", {"error": str(exc)})
+                self._tried(self._say_unhit, fault_id)
+            if item is not None:
+                self._tried(self._handle, *item)
 
-    def _next(self) -> tuple[tuple[str, NodeEvent] | None, list[str]]:
+    def _tried(self, action: Callable[..., None], fault_id: str, *more: NodeEvent) -> None:
+        try:
+            action(fault_id, *more)
+        except (FaultError, OSError) as exc:
+            self._journal.event(fault_id, "reaction-failed", {"error": str(exc)})
+
+    def _next(self) -> tuple[tuple[str, NodeEvent] | None, list[str], list[str]]:
+        """An event, faults to look at for a first hit, and such that should have been hit."""
         with self._wake:
             if not self._queue and not self._stop:
-                times = self._check_at.values()
+                times = [*self._check_at.values(), *(at for _, at in self._look_at.values())]
                 left = (min(times) - boottime_ns()) / 1e9 if times else None
                 self._wake.wait(None if left is None else max(0.0, left))
             now = boottime_ns()
             due = [fault_id for fault_id, at in self._check_at.items() if at <= now]
             for fault_id in due:
                 del self._check_at[fault_id]
-            return (self._queue.popleft() if self._queue else None), due
+            looked = [fault_id for fault_id, (_, at) in self._look_at.items() if at <= now]
+            for fault_id in looked:
+                since, _ = self._look_at[fault_id]
+                pause = min(max((now - since) // 20, FIRST_LOOK_NS), LONGEST_PAUSE_NS)
+                self._look_at[fault_id] = (since, now + pause)
+            return (self._queue.popleft() if self._queue else None), looked, due
+
+    def _look(self, fault_id: str) -> None:
+        """Say that a fault bites when its counters do; nothing more is looked for then."""
+        fault = self._journal.find_fault(fault_id)
+        if fault is not None and fault.state is FaultState.ARMED:
+            evidence = self._evidence(fault)
+            if not evidence.biting:
+                return
+            self._bites(fault, evidence, {"first_hit_ns": evidence.first_hit_ns})
+        with self._wake:
+            self._look_at.pop(fault_id, None)
 
     def _say_unhit(self, fault_id: str) -> None:
         fault = self._journal.find_fault(fault_id)
@@ -102,6 +135,8 @@ class Reactor:
         kind, spec, _ = self._executor.kind_and_plan(fault)
         if isinstance(event, FileEvent):
             self._journal.event(fault_id, f"file-{event.what}", {"path": event.path})
+        elif isinstance(event, ProcessEvent):
+            self._journal.event(fault_id, f"process-{event.what}", {"pid": event.pid})
         elif kind.hit(spec, event):
             self._first_hit(fault, event)
         steps = tuple(row.step for row in self._journal.steps(fault_id))
@@ -117,11 +152,12 @@ class Reactor:
             self._executor.revert(fault_id, EndReason.REMEDIED)
 
     def _first_hit(self, fault: FaultRow, record: IoRecord) -> None:
-        if fault.id in self._biting:
-            return
+        if fault.id not in self._biting:
+            self._bites(fault, self._evidence(fault), {"record": record.model_dump(mode="json")})
+
+    def _bites(self, fault: FaultRow, evidence: Evidence, more: dict[str, Any]) -> None:
         self._biting.add(fault.id)
         with self._wake:
             self._check_at.pop(fault.id, None)
-        evidence = self._evidence(fault)
         self._journal.update_fault(fault.id, evidence=evidence.model_dump(mode="json"))
-        self._journal.event(fault.id, "biting", {"record": record.model_dump(mode="json")})
+        self._journal.event(fault.id, "biting", more)

@@ -15,10 +15,12 @@ from nodeagent.backends.bpf_object import BpfLink, BpfObject, recursion_misses
 from nodeagent.backends.libbpf import BpfMap, VerifierRejected, check, errno_of, lib, strerror
 from nodeagent.backends.libbpf import log as library_log
 from nodeagent.encode.syscall_maps import Way
+from nodeagent.encode.syscalls import hooked
 from nodeagent.model.errors import Refused
 
 MAPS = ("fc_control", "fc_points", "fc_tgids", "fc_cgroups", "fc_call_slots", "fc_call_stats",
-        "fc_hits", "fc_spared", "fc_roots", "fc_numbers")  # fmt: skip
+        "fc_hits", "fc_spared", "fc_numbers", "fc_call_info", "fc_globs",
+        "fc_call_nets")  # fmt: skip
 _TREE = ("fc_tree_fork", "fc_tree_exit")
 _P, _I, _S = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
 
@@ -150,13 +152,15 @@ class SyscallHooks:
             self._kprobe_object()
             self._hooks[key] = _Hook(None, program)
             return
-        constant = self._lsm_number(function) if way is Way.LSM else point
+        constants = struct.pack("=I", point)
+        if way is Way.LSM:
+            constants = struct.pack("=II", self._lsm_number(function), hooked(function))
         name = "lsm" if way is Way.LSM else "modret"
         loaded = HookObject(f"syscall_{name}")
         program = f"fc_syscall_{name}"
         try:
             loaded.share(self.maps)
-            loaded.preset(".rodata.fc", struct.pack("=I", constant))
+            loaded.preset(".rodata.fc", constants)
             loaded.aim(program, function)
             loaded.load()
         except BaseException as exc:

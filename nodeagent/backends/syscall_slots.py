@@ -16,6 +16,7 @@ from nodeagent.bind.node import Node
 from nodeagent.bind.process import NODE_AGENTS, descendants, start_ticks
 from nodeagent.crashpoint import crashpoint
 from nodeagent.encode import syscall_maps as m
+from nodeagent.encode.globs import START, compile_globs
 from nodeagent.encode.syscall_maps import CallFlag, CallSlot, CallStats, Hits, Way
 from nodeagent.encode.syscalls import table
 from nodeagent.model.errors import Refused
@@ -39,13 +40,12 @@ def places(step: SyscallFail) -> tuple[Place, ...]:
     """All hooks of a step. Those of 32-bit calls have their arguments elsewhere, so filters
     that look at them leave them out."""
     way, found = WAYS[step.way], []
-    filtered = bool(step.fd_types or step.roots)
     for hook in step.hooks:
         index = table()[hook.call].index
         if hook.lsm:
             found.append(Place(way, hook.lsm, m.point(way, index)))
         found += [Place(way, f, m.point(way, index)) for f in hook.functions]
-        if not filtered:
+        if not step.by_file:
             found += [Place(way, f, m.point(way, index, compat=True)) for f in hook.compat]
     return tuple(found)
 
@@ -56,7 +56,10 @@ def slot_value(step: SyscallFail, generation: int) -> CallSlot:
     for flag, on in (
         (CallFlag.UID, step.uid is not None),
         (CallFlag.RUNTIME, step.spare_runtime),
-        (CallFlag.FILES, bool(step.roots)),
+        (CallFlag.FILES, bool(step.paths)),
+        (CallFlag.EXE, bool(step.exes)),
+        (CallFlag.DEVICE, step.device is not None),
+        (CallFlag.NET, bool(step.ports or step.nets)),
     ):
         flags |= flag if on else CallFlag(0)
     return CallSlot(
@@ -70,6 +73,7 @@ def slot_value(step: SyscallFail, generation: int) -> CallSlot:
         fd_types=step.fd_types,
         uid=step.uid or 0,
         generation=generation,
+        device=m.kernel_dev(*step.device) if step.device else 0,
     )
 
 
@@ -125,11 +129,16 @@ class SyscallSlots:
         value = slot_value(step, self._held[slot][1])
         self._maps["fc_call_stats"].update(_u32(slot), bytes(m.STATS_SIZE))
         self._maps["fc_call_slots"].update(_u32(slot), value.pack())
-        for root in step.roots:
-            self._mask("fc_roots", m.pack_root(root.major, root.minor, root.inode), slot, True)
+        self._maps["fc_call_nets"].update(_u32(slot), m.pack_nets(step.ports, step.nets))
+        for exe, patterns in ((False, step.paths), (True, step.exes)):
+            for state, row in enumerate(compile_globs(patterns), START):
+                self._maps["fc_globs"].update(m.glob_key(slot, state, exe), row)
         for hook in step.hooks:
+            call = table()[hook.call]
+            info = m.pack_info(call.subject, call.named)
+            self._maps["fc_call_info"].update(_u32(call.index), info)
             if hook.lsm:
-                number = m.pack_number(table()[hook.call].index, self._lsm(hook.lsm))
+                number = m.pack_number(call.index, self._lsm(hook.lsm))
                 self._maps["fc_numbers"].update(_u32(hook.number), number)
         crashpoint("syscall:slot")
 
@@ -189,8 +198,10 @@ class SyscallSlots:
         else:
             self._mask("fc_cgroups", _u64(step.scope.id), slot, False)
         self._hooks.release(slot)
-        for root in step.roots:
-            self._mask("fc_roots", m.pack_root(root.major, root.minor, root.inode), slot, False)
+        for exe in (False, True):
+            state = START
+            while self._maps["fc_globs"].delete(m.glob_key(slot, state, exe)):
+                state += 1
         for key in list(self._maps["fc_hits"].keys()):
             if m.hit_slot(key) == (slot, generation):
                 self._maps["fc_hits"].delete(key)
@@ -254,6 +265,16 @@ class SyscallSlots:
     def _has(self, name: str, key: bytes, slot: int) -> bool:
         found = self._maps[name].lookup(key)
         return bool(found and int.from_bytes(found, sys.byteorder) >> slot & 1)
+
+    def processes(self, slot: int) -> dict[int, int]:
+        """Thread groups of a slot by their start time, in 1/100 s since boot."""
+        found = {}
+        for key in list(self._maps["fc_tgids"].keys()):
+            value = self._maps["fc_tgids"].lookup(key)
+            start, slots, _ = m.unpack_process(value) if value else (0, 0, 0)
+            if slots >> slot & 1:
+                found[int.from_bytes(key, sys.byteorder)] = start
+        return found
 
     def stats(self, slot: int) -> CallStats:
         """Counters of a slot."""

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from nodeagent.backends import Outcome, Peer, Prior, Runtime
+from nodeagent.backends.pid_watch import PidWatch
 from nodeagent.backends.syscall_bpf import SyscallHooks
 from nodeagent.backends.syscall_slots import SyscallSlots, places
 from nodeagent.bind.node import Node
@@ -25,18 +26,19 @@ MAX_LOOKED_AT = 64
 
 def backends(runtime: Runtime) -> dict[type[StepBase], Any]:
     """The backend of this module."""
-    return {SyscallFail: SyscallBackend()}
+    return {SyscallFail: SyscallBackend(runtime)}
 
 
 class SyscallBackend:
     """One slot for each armed step."""
 
-    def __init__(self) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         self._lock = threading.Lock()
         self._hooks: SyscallHooks | None = None
         self._slots: SyscallSlots | None = None
         self._armed: dict[tuple[str, SyscallFail], int] = {}
         self._node = Node()
+        self._watch = PidWatch(runtime.on_event, self._node)
 
     def observe(self, fault_id: str, step: SyscallFail, peers: Sequence[Peer]) -> Prior:
         """Load all programs, so that a refusal comes before anything is changed."""
@@ -83,7 +85,33 @@ class SyscallBackend:
             if slot is None:
                 slot = self._ready().arm(step)
                 self._armed[fault_id, step] = slot
+        if isinstance(step.scope, PidScope):
+            self._watch_end(fault_id, step.scope, slot)
         return {"slot": slot}
+
+    def _watch_end(self, fault_id: str, scope: PidScope, slot: int) -> None:
+        """One watch a fault, however many of its steps hit the process."""
+        self._watch.remove(fault_id)
+        try:
+            self._watch.add(fault_id, scope, lambda: self._anyone(slot))
+        except ProcessLookupError:
+            raise Refused(
+                f"process {scope.pid} cannot be hit", "it has ended by now", "plan again"
+            ) from None
+
+    def _anyone(self, slot: int) -> bool:
+        """Whether any process of a slot's tree lives."""
+        with self._lock:
+            if self._slots is None:
+                return False
+            born = self._slots.processes(slot)
+        return any(self._born(pid) == start for pid, start in born.items())
+
+    def _born(self, pid: int) -> int:
+        try:
+            return start_ticks(self._node, pid)
+        except (FileNotFoundError, ProcessLookupError):
+            return -1
 
     def undo(self, fault_id: str, step: SyscallFail, prior: Prior, peers: Sequence[Peer]) -> None:
         """Close the slot; hooks that nobody needs any more are detached."""
@@ -91,6 +119,7 @@ class SyscallBackend:
             slot = self._armed.pop((fault_id, step), None)
             if slot is not None and self._slots is not None:
                 self._slots.disarm(slot)
+        self._watch.remove(fault_id)
 
     def measure(self, fault_id: str, step: SyscallFail, prior: Prior) -> dict[str, Any]:
         """Counters in all, by call, by process; and what goes past the hooks."""
@@ -123,7 +152,7 @@ class SyscallBackend:
                 for pid in pids
                 if has_io_uring(self._node, pid)
             ]
-        if any(not hook.compat for hook in step.hooks) or step.fd_types or step.roots:
+        if any(not hook.compat for hook in step.hooks) or step.by_file:
             said += [
                 f"process {pid} is a 32-bit program: its calls pass, not covered"
                 for pid in pids

@@ -9,7 +9,7 @@ from pathlib import Path
 from nodeagent.bind.family import Ask, Scene
 from nodeagent.bind.node import Node
 from nodeagent.model.errors import InvalidSpec, Refused
-from nodeagent.model.process import CgroupScope, FileRoot, PidScope, ProcessBinding
+from nodeagent.model.process import CgroupScope, PidScope, ProcessBinding
 from nodeagent.model.target import CgroupTarget, ProcessTarget
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -27,11 +27,11 @@ _ELFCLASS32 = 1
 def bind(scene: Scene, ask: Ask) -> ProcessBinding:
     """The scope of a process or cgroup target. Raises Refused or InvalidSpec."""
     _check_namespace(scene.node)
-    patterns = tuple(getattr(ask.spec, "path", ()))
+    device = getattr(ask.spec, "on_device", None)
     if isinstance(ask.target, ProcessTarget):
-        return _bind_pid(scene.node, ask.target.pid, bool(getattr(ask.spec, "tree", 0)), patterns)
+        return _bind_pid(scene.node, ask.target.pid, bool(getattr(ask.spec, "tree", 0)), device)
     if isinstance(ask.target, CgroupTarget):
-        return _bind_cgroup(scene.node, ask.target.cgroup, patterns)
+        return _bind_cgroup(scene.node, ask.target.cgroup, device)
     raise InvalidSpec("a process or a cgroup is needed", ask.target.label())
 
 
@@ -57,7 +57,7 @@ def start_ticks(node: Node, pid: int) -> int:
     return int(stat_fields(node, pid)[19])
 
 
-def _bind_pid(node: Node, pid: int, tree: bool, patterns: tuple[str, ...]) -> ProcessBinding:
+def _bind_pid(node: Node, pid: int, tree: bool, device: str | None) -> ProcessBinding:
     what = f"process {pid} cannot be a target"
     try:
         fields = stat_fields(node, pid)
@@ -76,7 +76,7 @@ def _bind_pid(node: Node, pid: int, tree: bool, patterns: tuple[str, ...]) -> Pr
         raise Refused(what, f"it is {named}, which is never hit", "name another process")
     pids = descendants(node, pid) if tree else (pid,)
     scope = PidScope(pid=pid, start_ticks=int(fields[19]), tree=tree)
-    return _described(node, f"process {pid} ({comm})", scope, pids, patterns)
+    return _described(node, f"process {pid} ({comm})", scope, pids, device)
 
 
 def _tgid(node: Node, pid: int) -> int:
@@ -114,7 +114,7 @@ def descendants(node: Node, root: int) -> tuple[int, ...]:
 # --- cgroups ----------------------------------------------------------------------
 
 
-def _bind_cgroup(node: Node, asked: str, patterns: tuple[str, ...]) -> ProcessBinding:
+def _bind_cgroup(node: Node, asked: str, device: str | None) -> ProcessBinding:
     what = f"cgroup {asked} cannot be a target"
     if not (CGROUPS / "cgroup.controllers").exists():
         raise Refused(
@@ -132,7 +132,7 @@ def _bind_cgroup(node: Node, asked: str, patterns: tuple[str, ...]) -> ProcessBi
         raise Refused(what, f"there is no such cgroup: {path}", "see: cat /proc/PID/cgroup")
     relative = path.relative_to(CGROUPS)
     scope = CgroupScope(id=path.stat().st_ino, level=len(relative.parts), path=f"/{relative}")
-    return _described(node, f"cgroup /{relative}", scope, cgroup_pids(path), patterns)
+    return _described(node, f"cgroup /{relative}", scope, cgroup_pids(path), device)
 
 
 def cgroup_pids(path: Path) -> tuple[int, ...]:
@@ -155,12 +155,10 @@ def _described(
     target: str,
     scope: PidScope | CgroupScope,
     pids: tuple[int, ...],
-    patterns: tuple[str, ...],
+    device: str | None,
 ) -> ProcessBinding:
     looked = pids[:MAX_LOOKED_AT]
     comms = {pid: _comm(node, pid) for pid in looked}
-    # A pod's pause container sees none of the workload's files.
-    views = tuple(pid for pid in looked if comms[pid] not in NODE_AGENTS) or looked
     notes = []
     if len(pids) > len(looked):
         notes.append(f"only {len(looked)} of {len(pids)} processes were looked at")
@@ -172,7 +170,7 @@ def _described(
         node_agents=tuple(f"{c} ({p})" for p, c in comms.items() if c in NODE_AGENTS),
         compat=tuple(pid for pid in looked if is_compat(node, pid)),
         io_uring=tuple(pid for pid in looked if has_io_uring(node, pid)),
-        roots=tuple(_root(node, views, pattern) for pattern in patterns),
+        device=_device(device) if device else None,
         notes=tuple(notes),
     )
 
@@ -203,44 +201,16 @@ def has_io_uring(node: Node, pid: int) -> bool:
         return False
 
 
-def _is_kernels_own(node: Node, pid: int, dev: int) -> bool:
-    """Whether st_dev is the device of a mounted file system (proc_pid_mountinfo(5))."""
-    wanted = f"{os.major(dev)}:{os.minor(dev)}"
-    lines = (node.proc / str(pid) / "mountinfo").read_text(errors="replace").splitlines()
-    return any(line.split()[2] == wanted for line in lines)
-
-
-def _root(node: Node, pids: tuple[int, ...], pattern: str) -> FileRoot:
-    """A file, or a directory by `DIR/**`, as the first process of the target sees it."""
-    base, below, rest = pattern.partition("/**")
-    if not pattern.startswith("/") or rest or any(c in base for c in "*?[") or not base:
-        raise InvalidSpec(
-            f"the path {pattern!r} is not understood",
-            "it is an absolute path of a file, or a directory with all below it: /var/lib/x/**",
-        )
-    if not pids:
-        raise Refused(f"{pattern} cannot be looked up", "the target has no process yet", "")
-    view = node.proc / str(pids[0]) / "root"
+def _device(asked: str) -> tuple[int, int]:
+    """MAJOR:MINOR of a block device that is named by it, or by its path."""
+    what = f"the device {asked} is not understood"
+    major, colon, minor = asked.partition(":")
+    if colon and major.isdecimal() and minor.isdecimal():
+        return int(major), int(minor)
     try:
-        status = os.stat(f"{view}{base}")
+        found = os.stat(asked)
     except OSError as exc:
-        raise Refused(
-            f"{pattern} is not there",
-            f"{exc.strerror} in the mount namespace of process {pids[0]}",
-            "patterns are matched by inode: the file or directory has to exist",
-        ) from exc
-    if below and not stat.S_ISDIR(status.st_mode):
-        raise InvalidSpec(f"{base} is no directory", "only a directory has files below it")
-    if not _is_kernels_own(node, pids[0], status.st_dev):
-        raise Refused(
-            f"{pattern} cannot be told apart",
-            "its file system (overlayfs, btrfs) shows a device number that the kernel's own "
-            "inode does not have",
-            "name a directory with all below it (overlayfs), or a volume's file",
-        )
-    return FileRoot(
-        pattern=pattern,
-        major=os.major(status.st_dev),
-        minor=os.minor(status.st_dev),
-        inode=status.st_ino,
-    )
+        raise Refused(what, f"{exc.strerror}", "see: lsblk -o NAME,MAJ:MIN") from exc
+    if not stat.S_ISBLK(found.st_mode):
+        raise InvalidSpec(what, "it is no block device", "see: lsblk -o NAME,MAJ:MIN")
+    return os.major(found.st_rdev), os.minor(found.st_rdev)

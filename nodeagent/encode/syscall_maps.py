@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import struct
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
@@ -9,18 +10,20 @@ from enum import IntEnum, IntFlag
 MAX_SLOTS = 64
 MAX_CALLS = 256
 MAX_LEVELS = 8
+MAX_PORTS = 8
+MAX_NETS = 4
 ALWAYS_PPM = 1_000_000
 TICKS_PER_SECOND = 100
 COMPAT = 4
 """Added to a way of hooking: the points of 32-bit calls."""
 
-_SLOT = struct.Struct("=qQQQIIIIII")
+_SLOT = struct.Struct("=qQQQIIIIIIII")
 _STATS = struct.Struct("=7Q")
 _HIT_KEY = struct.Struct("=4I")
 _HITS = struct.Struct("=4Q16s")
 _PROCESS = struct.Struct("=3Q")
 _CONTROL = struct.Struct("=3I8II")
-_ROOT = struct.Struct("=QII")
+_NETS = struct.Struct("=8H")
 STATS_SIZE = _STATS.size
 
 
@@ -39,6 +42,35 @@ class CallFlag(IntFlag):
     UID = 1
     RUNTIME = 2
     FILES = 4
+    EXE = 8
+    DEVICE = 16
+    NET = 32
+
+
+class Hooked(IntEnum):
+    """What the first argument of an LSM hook is; enum fc_hooked."""
+
+    OTHER = 0
+    FILE = 1
+    OPENED = 2
+    PATH = 3
+
+
+class Subject(IntEnum):
+    """Where the file of a call is; enum fc_subject."""
+
+    NONE = 0
+    FD = 1
+    OPENED = 2
+
+
+class Named(IntEnum):
+    """Where a call names an address; enum fc_named."""
+
+    NONE = 0
+    SECOND = 1
+    FIFTH = 2
+    MSGHDR = 3
 
 
 def point(way: Way, call: int, compat: bool = False) -> int:
@@ -60,6 +92,7 @@ class CallSlot:
     fd_types: int
     uid: int
     generation: int
+    device: int = 0
 
     def pack(self) -> bytes:
         """The map's value. Raises struct.error for numbers that do not fit."""
@@ -74,6 +107,8 @@ class CallSlot:
             self.fd_types,
             self.uid,
             self.generation,
+            self.device,
+            0,
         )
 
 
@@ -145,6 +180,29 @@ def pack_number(call: int, hook: int) -> bytes:
     return struct.pack("=HH", call + 1, hook)
 
 
-def pack_root(major: int, minor: int, inode: int) -> bytes:
-    """struct fc_root_key; the device as the kernel holds it (include/linux/kdev_t.h)."""
-    return _ROOT.pack(inode, major << 20 | minor, 0)
+def kernel_dev(major: int, minor: int) -> int:
+    """A device number as the kernel holds it (include/linux/kdev_t.h)."""
+    return major << 20 | minor
+
+
+def pack_info(subject: Subject, named: Named) -> bytes:
+    """struct fc_call_info."""
+    return struct.pack("=BBH", subject, named, 0)
+
+
+def glob_key(slot: int, state: int, exe: bool) -> bytes:
+    """Key of fc_globs: one of 32,768 states of one of a slot's two automata."""
+    return struct.pack("=I", state | slot << 16 | exe << 22)
+
+
+def pack_nets(ports: tuple[int, ...], nets: tuple[str, ...]) -> bytes:
+    """struct fc_call_nets; nets as ipaddress takes them. Raises ValueError for a bad one."""
+    data = _NETS.pack(*ports, *(0,) * (MAX_PORTS - len(ports)))
+    for net in nets:
+        found = ipaddress.ip_network(net, strict=False)
+        mask, address = int(found.netmask), int(found.network_address)
+        if found.version == 4:
+            mask |= ((1 << 96) - 1) << 32
+            address |= 0xFFFF << 32
+        data += address.to_bytes(16, "big") + mask.to_bytes(16, "big")
+    return data + bytes(32 * (MAX_NETS - len(nets))) + struct.pack("=II", len(nets), 0)

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
+from nodeagent.encode.syscall_maps import Hooked, Named, Subject
 from nodeagent.encode.syscall_table import FAMILIES, ROWS
 
 MAX_ERRNO = 4095
@@ -52,6 +53,28 @@ URING = frozenset(
 )
 """Operations that io_uring does without the call (io_uring_enter(2))."""
 
+_NAMED = {
+    "connect": Named.SECOND,
+    "bind": Named.SECOND,
+    "sendto": Named.FIFTH,
+    "sendmsg": Named.MSGHDR,
+    "sendmmsg": Named.MSGHDR,
+}
+_HOOKED = {
+    "file_open": Hooked.OPENED,
+    "file_permission": Hooked.FILE,
+    "file_fcntl": Hooked.FILE,
+    "file_ioctl": Hooked.FILE,
+    "file_lock": Hooked.FILE,
+    "inode_getattr": Hooked.PATH,
+    "path_truncate": Hooked.PATH,
+}
+
+
+def hooked(hook: str) -> Hooked:
+    """What the first argument of an LSM hook is (include/linux/lsm_hook_defs.h)."""
+    return _HOOKED.get(hook, Hooked.OTHER)
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -63,6 +86,18 @@ class Call:
     fd: bool
     hook: str
     errnos: frozenset[str]
+
+    @property
+    def subject(self) -> Subject:
+        """Where the file that it is about can be found, before or after it."""
+        if self.fd:
+            return Subject.FD
+        return Subject.OPENED if self.name in FAMILIES["open-family"] else Subject.NONE
+
+    @property
+    def named(self) -> Named:
+        """Which argument names an address."""
+        return _NAMED.get(self.name, Named.NONE)
 
     def number(self, arch: str) -> int | None:
         """Its native number on an architecture (uname -m), None where it has none."""

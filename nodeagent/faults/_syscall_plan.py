@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal, Protocol
 
-from nodeagent.encode.syscalls import PREFIX, Call, errno_number, expand, on_arch
+from nodeagent.encode.syscall_maps import Hooked, Subject
+from nodeagent.encode.syscall_table import FAMILIES
+from nodeagent.encode.syscalls import PREFIX, Call, errno_number, expand, hooked, on_arch
+from nodeagent.model.evidence import NodeEvent, ProcessEvent
 from nodeagent.model.facts import Facts, NeedBpf, NeedBpfLsm, NeedKprobeOverride, NeedRoot
-from nodeagent.model.kind import Context, Guard, Rung
+from nodeagent.model.kind import Context, Guard, Reaction, Rung
 from nodeagent.model.process import PidScope, ProcessBinding
+from nodeagent.model.steps import StepBase
 from nodeagent.model.steps.syscall import Hook, SyscallFail
 
 FD_TYPES = {"fifo": 1, "char": 2, "dir": 4, "block": 6, "regular": 8, "link": 10, "socket": 12}
@@ -31,8 +35,12 @@ class CallSpec(Protocol):
     at_most: int | None
     seed: int
     uid: int | None
+    exe: tuple[str, ...]
     fd_type: tuple[FdType, ...]
     path: tuple[str, ...]
+    on_device: str | None
+    port: tuple[int, ...]
+    address: tuple[str, ...]
     runtime: bool
 
 
@@ -69,13 +77,34 @@ def fitting(spec: CallSpec, context: Context, way: Way) -> str | None:
         if wanting:
             why = "CONFIG_FUNCTION_ERROR_INJECTION" if len(wanting) == len(calls) else "not listed"
             return f"{', '.join(wanting)} cannot be injected into ({why})"
-    if spec.fd_type or spec.path:
+    return _filters_fit(spec, calls, way)
+
+
+def _filters_fit(spec: CallSpec, calls: tuple[Call, ...], way: Way) -> str | None:
+    """Whether the file that a filter asks for is known where a way of hooking meets the calls."""
+    if spec.port or spec.address:
         blind = [c.name for c in calls if not c.fd]
         if blind:
-            return f"{', '.join(blind)} has no open file to compare with the filter"
-        if way == "return":
-            return "the arguments are gone when the call has ended: no filter by file"
-    return None
+            return f"{', '.join(blind)} has no socket to compare with the filter"
+    if not (spec.fd_type or spec.path or spec.on_device):
+        return None
+    reasons = (_blind(call, way) for call in calls)
+    return next((reason for reason in reasons if reason), None)
+
+
+def _blind(call: Call, way: Way) -> str:
+    """Why a call's file is not known there; empty if it is."""
+    if way == "return" and call.name in FAMILIES["close-family"]:
+        return f"the file of {call.name} is gone after it"
+    if call.subject is Subject.FD:
+        return ""
+    if call.subject is Subject.OPENED and way in ("modret", "entry"):
+        return (
+            f"the file of {call.name} is not known yet where the call begins: links lead elsewhere"
+        )
+    if call.subject is Subject.OPENED or (way == "lsm" and hooked(call.hook) is Hooked.PATH):
+        return ""
+    return f"{call.name} has no open file to compare with the filter"
 
 
 def steps_for(spec: CallSpec, context: Context, way: Way) -> list[SyscallFail]:
@@ -106,7 +135,11 @@ def steps_for(spec: CallSpec, context: Context, way: Way) -> list[SyscallFail]:
             seed=spec.seed,
             uid=spec.uid,
             fd_types=fd_types,
-            roots=binding.roots,
+            paths=spec.path,
+            exes=spec.exe,
+            device=binding.device,
+            ports=spec.port,
+            nets=spec.address,
             spare_runtime=not spec.runtime and not isinstance(binding.scope, PidScope),
         )
     ]
@@ -184,6 +217,13 @@ LADDER = (
         lsm_fits,
     ),
 )
+
+
+def react(spec: Any, steps: tuple[StepBase, ...], event: NodeEvent) -> Reaction | None:
+    """A fault on a process ends with it."""
+    if isinstance(event, ProcessEvent):
+        return Reaction(remedied=f"process {event.pid} has ended")
+    return None
 
 
 def guards(spec: Any, context: Context) -> tuple[Guard, ...]:

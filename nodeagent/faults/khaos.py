@@ -64,8 +64,12 @@ class _Effect:
     seed: int
     runtime: bool
     uid: int | None = None
+    exe: tuple[str, ...] = ()
     fd_type: tuple[sp.FdType, ...] = ()
     path: tuple[str, ...] = ()
+    on_device: str | None = None
+    port: tuple[int, ...] = ()
+    address: tuple[str, ...] = ()
 
 
 def effects(parts: tuple[Part, ...], spec: Spec) -> tuple[_Effect, ...]:
@@ -154,6 +158,8 @@ def _preset(name: str, parts: tuple[Part, ...], story: str = "") -> FaultKind:
             "move the workload to another node, or fail over to a replica",
         ),
         guards=sp.guards,
+        react=sp.react,
+        polled=True,
         preset_of="syscall",
         no_hits_hint="the target has made no such call since: see faultctl explain syscall",
         examples=(

@@ -130,7 +130,7 @@ def _evidence(spec: Spec, measured: tuple[Measured, ...]) -> Evidence:
 def _react(spec: Spec, steps: tuple[StepBase, ...], event: NodeEvent) -> Reaction | None:
     if isinstance(event, FileEvent):
         return d.file_reaction(event)
-    if spec.on_write != "heal":
+    if spec.on_write != "heal" or not isinstance(event, IoRecord):
         return None
     for index, step in enumerate(steps):
         if not isinstance(step, DmOverlay | BioFail) or not _same_device(step, event):

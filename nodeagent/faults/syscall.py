@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from nodeagent.encode.globs import compile_globs
+from nodeagent.encode.syscall_maps import pack_nets
 from nodeagent.encode.syscalls import cannot_return, errno_number, expand
 from nodeagent.faults import _syscall_evidence as se
 from nodeagent.faults import _syscall_plan as sp
 from nodeagent.model.kind import FaultKind, FaultSpec
 from nodeagent.model.units import Percent
+
+Port = Annotated[int, Field(ge=1, le=65535)]
 
 
 class Spec(FaultSpec):
@@ -54,7 +59,25 @@ class Spec(FaultSpec):
     path: tuple[str, ...] = Field(
         default=(),
         max_length=16,
-        description="only calls on this open file, or on files below a directory: /var/lib/x/**",
+        description="only calls on files with such a path, as the caller sees it: /var/lib/x/**; "
+        "* and ? stop at a slash, ** does not",
+    )
+    on_device: str | None = Field(
+        default=None,
+        description="only calls on files of this device, or on itself: MAJOR:MINOR, or its path",
+    )
+    port: tuple[Port, ...] = Field(
+        default=(), max_length=8, description="only calls on a socket with this port at either end"
+    )
+    address: tuple[str, ...] = Field(
+        default=(),
+        max_length=4,
+        description="only calls on a socket with this address, or network, at the other end",
+    )
+    exe: tuple[str, ...] = Field(
+        default=(),
+        max_length=16,
+        description="only calls by programs with such a path (the executable's): /usr/bin/*",
     )
     runtime: bool = Field(
         default=False, description="with --cgroup: hit container runtimes and pause as well"
@@ -79,6 +102,9 @@ class Spec(FaultSpec):
             raise ValueError("rate: at 0% no call would ever fail")
         if self.first is not None and self.first < self.every:
             raise ValueError(f"first {self.first} ends before every {self.every} comes to one")
+        compile_globs(self.path)
+        compile_globs(self.exe)
+        pack_nets((), self.address)
         return self
 
 
@@ -128,6 +154,8 @@ after a missing file was created.""",
         "let the program retry, or use another way of doing the same",
     ),
     guards=sp.guards,
+    react=sp.react,
+    polled=True,
     no_hits_hint="the target has made no such call since: it may use another alias (name a "
     "family), io_uring, mmap or the vDSO's clock, sleep in a call that began before, or do its "
     "work in another process (--tree, --cgroup)",

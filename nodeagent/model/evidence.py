@@ -33,7 +33,17 @@ class FileEvent(BaseModel):
     what: str = Field(description="gone, moved-blocks or renamed")
 
 
-NodeEvent = IoRecord | FileEvent
+class ProcessEvent(BaseModel):
+    """Something happened to the process that a fault is bound to."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
+
+    boottime_ns: int
+    pid: int
+    what: str = Field(description="ended: it, and with a tree all of its descendants")
+
+
+NodeEvent = IoRecord | FileEvent | ProcessEvent
 """What a kind's `react` may be told of."""
 
 

@@ -131,6 +131,8 @@ class FaultKind:
     react: Callable[[Any, tuple[StepBase, ...], NodeEvent], Reaction | None] = _no_reaction
     hit: Callable[[Any, IoRecord], bool] = _failed
     """Whether a bio that a watch saw proves that the fault bites; by default one that failed."""
+    polled: bool = False
+    """No event tells of its hits: the agent reads its counters until there are some."""
     preset_of: str = ""
     """The kind whose steps and mechanisms it uses with chosen parameters, if it is a preset."""
     no_hits_hint: str = ""

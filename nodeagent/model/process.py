@@ -28,15 +28,6 @@ class CgroupScope(_Frozen):
     path: str = Field(description="below the root cgroup")
 
 
-class FileRoot(_Frozen):
-    """A file, or a directory with all below it, in the target's own mount namespace."""
-
-    pattern: str
-    major: int
-    minor: int
-    inode: int
-
-
 class ProcessBinding(_Frozen):
     """Who is meant, and what of it is to be known before it is hit."""
 
@@ -49,5 +40,7 @@ class ProcessBinding(_Frozen):
     )
     compat: tuple[int, ...] = Field(default=(), description="pids of 32-bit programs")
     io_uring: tuple[int, ...] = Field(default=(), description="pids that have an io_uring open")
-    roots: tuple[FileRoot, ...] = ()
+    device: tuple[int, int] | None = Field(
+        default=None, description="major and minor of the device that a filter asks for"
+    )
     notes: tuple[str, ...] = ()

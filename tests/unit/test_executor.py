@@ -6,14 +6,16 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from core_kit import FACTS, AddPart, Core, FakeKernel, HoldLink, Look, SetValue, request
+from core_kit import FACTS, KIND, AddPart, Core, FakeKernel, HoldLink, Look, SetValue, request
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nodeagent.clock import lease_ns
+from nodeagent.faults import kinds
 from nodeagent.model.errors import (
     BackendError,
     Conflict,
@@ -23,9 +25,9 @@ from nodeagent.model.errors import (
     StalePlan,
     UnknownFault,
 )
-from nodeagent.model.evidence import FileEvent, IoRecord
+from nodeagent.model.evidence import Evidence, FileEvent, IoRecord
 from nodeagent.model.plan import Lease
-from nodeagent.model.record import EndReason, FaultState
+from nodeagent.model.record import EndReason, FaultRow, FaultState
 from nodeagent.reactor import Reactor
 from nodeagent.watcher import LeaseKeeper, collect
 
@@ -479,6 +481,30 @@ def test_events_of_unknown_and_ended_faults_are_dropped(core: Core, reactor: Rea
     wait_event(core, "biting")
     core.executor.revert("f-2")
     assert core.kernel.fingerprint() == before
+
+
+def test_a_kind_that_only_counts_is_looked_at_until_it_bites(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no more then: each look reads all counters of the fault."""
+    looks: list[int] = []
+
+    def evidence(_fault: FaultRow) -> Evidence:
+        looks.append(len(looks))
+        return Evidence(counted=True, hits=1 if len(looks) > 2 else 0, first_hit_ns=7)
+
+    monkeypatch.setitem(kinds(), KIND.name, replace(KIND, polled=True))
+    reactor = Reactor(core.executor, core.journal, evidence)
+    reactor.start()
+    core.apply("f-1", AddPart(name="a", part=1))
+    reactor.armed("f-1")
+    wait_event(core, "biting")
+    assert core.journal.events()[-1].data == {"first_hit_ns": 7}
+    assert core.journal.fault("f-1").evidence["hits"] == 1
+    before = len(looks)
+    time.sleep(0.6)
+    reactor.stop()
+    assert before == len(looks) == 3
 
 
 def test_evidence_is_kept_before_what_counts_it_goes(core: Core) -> None:

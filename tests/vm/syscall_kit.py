@@ -99,6 +99,27 @@ int main(void)
 """
 
 
+# Runs each of its forms at each SIGUSR1 and writes their errnos.
+FORMS = r"""
+import json, os, signal, socket, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+setup, forms = json.load(open(sys.argv[1]))
+exec(setup)
+forms = [compile(form, "form", "exec") for form in forms]
+os.write(1, b"ready\n")
+while True:
+    signal.sigwait({signal.SIGUSR1})
+    found = []
+    for form in forms:
+        try:
+            exec(form)
+            found.append(0)
+        except OSError as exc:
+            found.append(exc.errno)
+    os.write(1, (json.dumps([found]) + "\n").encode())
+"""
+
+
 class Worker:
     """One program in the node; `go` lets it make its calls."""
 
@@ -135,9 +156,19 @@ def worker(
     """A worker, born now; killed at the end. file: what it reads."""
     node = bench.node
     node.put("/tmp/worker.py", WORKER.encode())
-    with _started(
-        bench, f"python3 /tmp/worker.py {mode} {threads} {times} {file}", cgroup
-    ) as found:
+    with started(bench, f"python3 /tmp/worker.py {mode} {threads} {times} {file}", cgroup) as found:
+        yield found
+
+
+@contextmanager
+def forms(
+    bench: Bench, setup: str, forms: list[str], cgroup: str = "", python: str = "python3"
+) -> Iterator[Worker]:
+    """A worker that runs these lines of Python, each by itself; `setup` once before."""
+    name = f"/tmp/forms{time.monotonic_ns()}"
+    bench.node.put("/tmp/forms.py", FORMS.encode())
+    bench.node.put(name, json.dumps([setup, forms]).encode())
+    with started(bench, f"{python} /tmp/forms.py {name}", cgroup) as found:
         yield found
 
 
@@ -151,12 +182,13 @@ def static_program(bench: Bench) -> Iterator[Worker]:
         subprocess.run(["gcc", *flags, "-o", program, source], check=True, timeout=120)
         bench.node.put("/tmp/static", program.read_bytes())
     bench.node.sh("chmod +x /tmp/static")
-    with _started(bench, "/tmp/static", "") as found:
+    with started(bench, "/tmp/static", "") as found:
         yield found
 
 
 @contextmanager
-def _started(bench: Bench, command: str, cgroup: str) -> Iterator[Worker]:
+def started(bench: Bench, command: str, cgroup: str = "") -> Iterator[Worker]:
+    """A program that writes `ready`, then a line of JSON at each SIGUSR1."""
     node = bench.node
     out = f"/tmp/w{time.monotonic_ns()}"
     join = f"echo $$ > {cgroup}/cgroup.procs; " if cgroup else ""
@@ -197,6 +229,15 @@ def hooks(bench: Bench) -> list[str]:
     links = json.loads(bench.node.sh("bpftool -j link list"))
     names = [programs.get(link.get("prog_id"), "") for link in links]
     return sorted(name for name in names if name.startswith(("fc_sys", "fc_tree")))
+
+
+def wait_ended(bench: Bench, fault_id: str, reason: str) -> None:
+    """Until a fault has ended by itself, for this reason."""
+    deadline = bench.node.deadline(30)
+    while (fault := bench.client.fault(fault_id)).state != "ended":
+        assert time.monotonic() < deadline, f"{fault_id} is {fault.state}"
+        time.sleep(0.1)
+    assert fault.end_reason == reason
 
 
 def need_cgroup2(bench: Bench) -> None:

@@ -148,39 +148,6 @@ def test_a_static_program_and_its_32_bit_calls(vm_node: Node, bench: Bench) -> N
         assert hit.go() == [[0, 0]]
 
 
-@pytest.mark.vm("full")
-def test_filters_by_file(vm_node: Node, bench: Bench) -> None:
-    with kit.worker(bench, "pread", 1, 3) as hit:
-        for more, code in (
-            ({"fd_type": ["regular"]}, EIO),
-            ({"fd_type": ["fifo", "socket"]}, 0),
-            ({"path": ["/etc/**"]}, EIO),
-            ({"path": ["/usr/**"]}, 0),
-            ({"uid": 0}, EIO),
-            ({"uid": 12345}, 0),
-        ):
-            fault = bench.inject("syscall", hit.target, spec={**PREAD, **more})
-            assert hit.go() == [[code] * 3], more
-            bench.client.revert(fault.id)
-        with pytest.raises(Refused, match="overlayfs"):
-            bench.plan("syscall", hit.target, spec={**PREAD, "path": ["/etc/hostname"]})
-        with pytest.raises(Refused, match="not there"):
-            bench.plan("syscall", hit.target, spec={**PREAD, "path": ["/never/was"]})
-    bench.node.sh("mkdir -p /mnt/t; mountpoint -q /mnt/t || mount -t tmpfs t /mnt/t")
-    bench.node.sh("echo 12345 > /mnt/t/one; echo 12345 > /mnt/t/other")
-    with kit.worker(bench, "pread", 1, 3, file="/mnt/t/one") as hit:
-        for path, code in (("/mnt/t/one", EIO), ("/mnt/t/other", 0), ("/mnt/t/**", EIO)):
-            fault = bench.inject("syscall", hit.target, spec={**PREAD, "path": [path]})
-            assert hit.go() == [[code] * 3], path
-            bench.client.revert(fault.id)
-    bench.node.sh("umount /mnt/t")
-    with kit.worker(bench, "pipe", 1, 3) as hit:
-        spec = {"call": ["read"], "errno": "EIO", "fd_type": ["fifo"]}
-        fault = bench.inject("syscall", hit.target, spec=spec)
-        assert hit.go() == [[EIO] * 3]
-        bench.client.revert(fault.id)
-
-
 @pytest.mark.vm(*STOCK)
 def test_a_stock_kernel_by_its_security_hooks(vm_node: Node, bench: Bench) -> None:
     with kit.worker(bench, "open", 2, 3) as hit:

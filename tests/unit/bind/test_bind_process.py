@@ -43,11 +43,11 @@ def test_start_and_descendants(node: Node) -> None:
 
 def test_a_binding_says_what_is_to_be_known(node: Node) -> None:
     os.symlink("anon_inode:[io_uring]", node.proc / "101/fd/5")
-    tree = bp._bind_pid(node, 100, True, ())
+    tree = bp._bind_pid(node, 100, True, None)
     assert tree.scope.model_dump() == {"pid": 100, "start_ticks": 77, "tree": True}
     assert (tree.processes, tree.compat, tree.io_uring) == (3, (102,), (101,))
     assert tree.node_agents == ("pause (101)",)
-    alone = bp._bind_pid(node, 100, False, ())
+    alone = bp._bind_pid(node, 100, False, None)
     assert (alone.processes, alone.compat, alone.node_agents) == (1, (), ())
 
 
@@ -69,31 +69,14 @@ def test_who_is_refused(
         parent = os.getpid() if more.get("parent") else 1
         add(node.proc, pid, parent, **{k: v for k, v in more.items() if k != "parent"})
     with pytest.raises(error, match=words):
-        bp._bind_pid(node, pid, False, ())
+        bp._bind_pid(node, pid, False, None)
 
 
-@pytest.mark.parametrize("pattern", ["relative", "/a*", "/a/**/b", "/**", "/a/[x]"])
-def test_patterns_that_are_not_understood(node: Node, pattern: str) -> None:
-    with pytest.raises(InvalidSpec, match="not understood"):
-        bp._bind_pid(node, 100, False, (pattern,))
-
-
-def test_a_root_by_the_targets_own_view(node: Node, tmp_path: Path) -> None:
-    inside = tmp_path.joinpath("100", "root", "data")
-    inside.mkdir(parents=True)
-    (inside / "file").write_text("x")
-    status = inside.stat()
-    dev = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
-    mountinfo = tmp_path / "100/mountinfo"
-    mountinfo.write_text(f"1 0 {dev} / / rw - ext4 /dev/x rw\n")
-    for pattern, inode in (("/data/**", status.st_ino), ("/data/file", None)):
-        roots = bp._bind_pid(node, 100, False, (pattern,)).roots
-        assert len(roots) == 1
-        assert inode in (None, roots[0].inode)
-    with pytest.raises(Refused, match="not there"):
-        bp._bind_pid(node, 100, False, ("/none",))
-    with pytest.raises(InvalidSpec, match="no directory"):
-        bp._bind_pid(node, 100, False, ("/data/file/**",))
-    mountinfo.write_text("1 0 0:99 / / rw - overlay overlay rw\n")
-    with pytest.raises(Refused, match="overlayfs"):
-        bp._bind_pid(node, 100, False, ("/data/file",))
+def test_a_device_by_its_number_or_its_path(node: Node, tmp_path: Path) -> None:
+    assert bp._bind_pid(node, 100, False, "259:3").device == (259, 3)
+    assert bp._bind_pid(node, 100, False, None).device is None
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidSpec, match="no block device"):
+        bp._bind_pid(node, 100, False, str(tmp_path / "file"))
+    with pytest.raises(Refused, match="No such file"):
+        bp._bind_pid(node, 100, False, "/dev/none")

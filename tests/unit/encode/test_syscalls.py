@@ -135,17 +135,31 @@ def test_points_do_not_meet() -> None:
 
 def test_golden_bytes() -> None:
     flags = m.CallFlag.UID | m.CallFlag.FILES
-    slot = m.CallSlot(-5, 1, 2, 3, 4, 300_000, flags, 0x100, 1000, 9)
+    device = m.kernel_dev(8, 16)
+    slot = m.CallSlot(-5, 1, 2, 3, 4, 300_000, flags, 0x100, 1000, 9, device)
     assert slot.pack().hex() == (
         "fbffffffffffffff0100000000000000020000000000000003000000000000000400000"
         "0e093040005000000000100" + "00e8030000" + "09000000"
+        "1000800000000000"
     )
     assert len(m.pack_control(7, True, (2, 5))) == 48
     assert m.pack_number(0, 3) == b"\1\0\3\0"
-    assert m.pack_root(8, 1, 12).hex() == "0c00000000000000" + "01008000" + "00000000"
+    assert m.pack_info(m.Subject.OPENED, m.Named.FIFTH) == b"\2\2\0\0"
+    assert m.glob_key(63, 512, True) == (512 | 63 << 16 | 1 << 22).to_bytes(4, "little")
     assert m.unpack_process(m.pack_process(5, 6, 7)) == (5, 6, 7)
     with pytest.raises(ValueError, match="depths"):
         m.pack_control(1, False, tuple(range(9)))
+
+
+def test_sockets_ends() -> None:
+    """An IPv4 network as one of IPv6: ::ffff:a.b.c.d, its mask 96 bits longer."""
+    data = m.pack_nets((80, 443), ("10.1.2.3/8", "fe80::/10"))
+    assert len(data) == 152
+    assert data[:16] == b"\x50\0\xbb\1" + bytes(12)
+    assert data[16:32].hex() == "00000000000000000000ffff0a000000"
+    assert data[32:48].hex() == "f" * 26 + "000000"
+    assert data[48:80].hex() == "fe80" + "0" * 28 + "ffc0" + "0" * 28
+    assert data[144:] == b"\2" + bytes(7)
 
 
 def test_hits_come_back() -> None:

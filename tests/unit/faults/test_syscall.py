@@ -14,7 +14,7 @@ from nodeagent.model.facts import Facts
 from nodeagent.model.kind import Measured
 from nodeagent.model.plan import FaultRequest, Plan, plan_from_data
 from nodeagent.model.planner import make_plan, parse_request
-from nodeagent.model.process import CgroupScope, FileRoot, PidScope, ProcessBinding
+from nodeagent.model.process import CgroupScope, PidScope, ProcessBinding
 from nodeagent.model.steps.syscall import SyscallFail
 
 OBJECTS = ("syscall_kprobe", "syscall_lsm", "syscall_modret", "syscall_tree")
@@ -145,15 +145,60 @@ def test_force_allows_a_strange_errno() -> None:
 
 
 def test_filters_by_file_need_an_open_file() -> None:
-    root = FileRoot(pattern="/d/**", major=8, minor=1, inode=2)
-    binding = PROCESS.model_copy(update={"roots": (root,)})
     spec = {"call": ["read"], "errno": "EIO", "path": ["/d/**"], "fd_type": ["regular", "socket"]}
-    only = step(plan(spec, binding=binding))
-    assert (only.roots, only.fd_types) == ((root,), 1 << 8 | 1 << 12)
+    only = step(plan(spec))
+    assert (only.way, only.paths, only.fd_types) == ("modret", ("/d/**",), 1 << 8 | 1 << 12)
+    assert step(plan({**spec, "after": True})).way == "return"
     with pytest.raises(Refused, match="no open file"):
-        plan({**spec, "call": ["mmap"], "errno": "ENOMEM"}, binding=binding)
-    with pytest.raises(Refused, match="no filter by file"):
-        plan({**spec, "after": True}, binding=binding)
+        plan({**spec, "call": ["mmap"], "errno": "ENOMEM"})
+    with pytest.raises(Refused, match="is gone after it"):
+        plan({**spec, "call": ["close"], "after": True})
+    with pytest.raises(Refused, match="has no socket"):
+        plan({"call": ["openat"], "errno": "EIO", "port": [80]})
+
+
+def test_an_open_is_met_where_its_file_is_known() -> None:
+    """A link, or a name from another directory, is not seen in the argument."""
+    spec = {"call": ["openat"], "errno": "EACCES", "path": ["/d/**"]}
+    found = plan(spec)
+    assert step(found).way == "lsm"
+    assert all("links lead elsewhere" in r.reason for r in found.rejected)
+    assert step(plan({**spec, "after": True})).way == "return"
+    assert step(plan({"call": ["openat"], "errno": "EACCES", "exe": ["/bin/*"]})).way == "modret"
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"path": ["etc/x"]}, "no absolute path"),
+        ({"exe": ["/a[b]"]}, "stand for other"),
+        ({"path": ["/a***"]}, "in a row"),
+        ({"port": [0]}, "greater than or equal to 1"),
+        ({"port": [70000]}, "less than or equal to 65535"),
+        ({"address": ["10.0.0.256"]}, "IPv4 or IPv6"),
+        ({"address": ["example.org"]}, "IPv4 or IPv6"),
+    ],
+)
+def test_bad_filters(more: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidSpec, match=words):
+        plan({"call": ["read"], "errno": "EIO", **more})
+
+
+def test_patterns_that_cannot_meet_are_told_apart() -> None:
+    base = {"call": ["read"], "errno": "EIO"}
+    for ours, theirs, meet in (
+        (["/a/**"], ["/b/**"], False),
+        (["/a/**"], ["/a/x"], True),
+        (["/a/x"], ["/a/xy"], False),
+        (["/a/x"], ["/a/x"], True),
+        (["/a*"], ["/ab/c"], True),
+        (["**.log"], ["/b"], True),
+    ):
+        first, second = (step(plan({**base, "path": path})) for path in (ours, theirs))
+        assert first.overlaps(second) == second.overlaps(first) == meet, (ours, theirs)
+    http = step(plan({**base, "port": [80, 443]}))
+    assert not http.overlaps(step(plan({**base, "port": [5432]})))
+    assert http.overlaps(step(plan({**base, "port": [443]})))
 
 
 def test_the_nodes_own_programs_are_spared_or_a_guard_rail() -> None:
