@@ -178,7 +178,10 @@ def status(cluster: Cluster) -> list[NodeStatus]:
 
 
 def wait(at: Deployment, name: str = FAULTD) -> Rollout:
-    """Wait until a DaemonSet has a ready pod on every node. Raises Unreachable, Refused."""
+    """Wait until a DaemonSet has a ready pod on every node. Raises Unreachable, Refused.
+
+    Agents need a node; where there is none, nothing is to be cleaned.
+    """
     last = Rollout(0, 0, 0, False)
 
     def done() -> bool:
@@ -187,6 +190,12 @@ def wait(at: Deployment, name: str = FAULTD) -> Rollout:
         if found is None:
             raise Refused(f"the DaemonSet {name} is gone", "somebody has deleted it meanwhile")
         last = rollout(found)
+        if last.seen and not last.wanted and name == FAULTD:
+            raise Refused(
+                "no node takes an agent",
+                f"node selector: {_labels(found)}",
+                "is there a node with these labels? then faultctl deploy upgrade",
+            )
         return last.done
 
     def said() -> str:
@@ -234,6 +243,11 @@ def _namespace(cluster: Cluster) -> Object | None:
         return cluster.get(ApiPath("namespaces", "", AGENT_NAMESPACE))
     except FaultError as exc:
         raise Refused("the namespace cannot be read", str(exc)) from exc
+
+
+def _labels(found: Object) -> str:
+    selector = found["spec"]["template"]["spec"].get("nodeSelector") or {}
+    return ",".join(f"{key}={value}" for key, value in selector.items()) or "none"
 
 
 def _image_of(present: Object, options: Options) -> Options:

@@ -34,7 +34,7 @@ class Rollout:
     @property
     def done(self) -> bool:
         """Whether every node has a ready pod of the newest template."""
-        return self.seen and self.wanted == self.updated == self.ready and self.wanted > 0
+        return self.seen and self.wanted == self.updated == self.ready
 
     def text(self) -> str:
         """For a line of progress."""

@@ -210,7 +210,7 @@ def test_a_pod_that_is_being_deleted_is_not_ready() -> None:
              "numberReady": 2},
             False,
         ),
-        ({"observedGeneration": 2, "desiredNumberScheduled": 0}, False),
+        ({"observedGeneration": 2, "desiredNumberScheduled": 0}, True),
         (
             {"observedGeneration": 2, "desiredNumberScheduled": 2, "updatedNumberScheduled": 2,
              "numberReady": 2},
