@@ -33,7 +33,7 @@ EXAMPLES = ROOT / "examples"
 THERE = "/run/postgresql-example"
 FAULT_AT_S = 2
 LEASE_S = 10
-"""Of the run whose lease is outwaited."""
+"""Of runs whose lease is outwaited, or whose node is lost: it is waited for that much longer."""
 
 pytestmark = [pytest.mark.vm("debian-13"), pytest.mark.timeout(900)]
 
@@ -44,8 +44,9 @@ def shop(vm_node: Node, bench: Bench) -> Iterator[Shop]:
     made = Shop(vm_node, bench)
     made.prepare()
     yield made
-    for fault in bench.client.faults(active_only=True):
-        bench.client.revert(fault.id)
+    if vm_node.ended(bench.access.child) is None:  # one operator kills it
+        for fault in bench.client.faults(active_only=True):
+            bench.client.revert(fault.id)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -162,7 +163,7 @@ class Play:
         data = self.shop.experiment()
         if operator is does_nothing:
             data["oracles"]["repaired"]["cap"] = data["oracles"]["repaired"]["hold"]
-        if operator is outwaits_the_lease:
+        if operator in (outwaits_the_lease, kills_the_agent):
             data["lease"] = f"{LEASE_S}s"
         file.write_text(json.dumps(data))
         run = faultctl("run", str(file), "--folder", str(self.folder), cwd=cwd)

@@ -43,5 +43,5 @@ def test_commands_exist() -> None:
 
 @pytest.mark.parametrize("kind", sorted(tags(Probe)))
 def test_types_in_the_table_are_parsed(kind: str) -> None:
-    with pytest.raises(ValueError, match=r"Field required|give url or host|needed"):
+    with pytest.raises(ValueError, match=r"Field required|give (url or host|path or fault)|needed"):
         parse_probe({"type": kind})
