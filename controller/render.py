@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ PLAIN_WIDTH = 2000
 
 _CONTROLS = {n: f"\\x{n:02x}" for n in (*range(32), *range(127, 160))} | {9: "\\t", 10: "\\n"}
 _BUT_LINES = {n: text for n, text in _CONTROLS.items() if n not in (9, 10)}
+_POINTED = re.compile(r"([^\n]*)\n  ([^\n]*)\n  ( *\^)")
 
 
 def printable(text: object) -> str:
@@ -70,12 +72,21 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], empty: str = ""
     out().print(grid)
 
 
+def why_lines(why: str) -> list[str]:
+    """A reason in one line; with a caret below what was written where it ends in such a pair."""
+    pointed = _POINTED.fullmatch(why)
+    return list(pointed.groups()) if pointed else [why]
+
+
 def error(exc: FaultError) -> None:
     """Three lines: what, why, what to do."""
     console = err()
     console.print(Text.assemble(("error:", "bold red"), " ", printable(exc.what)))
     if exc.why:
-        console.print(f"  why:  {printable(exc.why)}", markup=False)
+        reason, *pointed = why_lines(exc.why)
+        console.print(f"  why:  {printable(reason)}", markup=False)
+        for line in pointed:
+            console.print(f"        {printable(line)}", markup=False)
     if exc.hint:
         console.print(f"  hint: {printable(exc.hint)}", markup=False)
 

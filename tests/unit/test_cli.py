@@ -326,6 +326,15 @@ def test_words_of_others_are_never_markup(
     assert "[/red]" in said.out
 
 
+def test_a_caret_points_at_what_was_written(capsys: pytest.CaptureFixture[str]) -> None:
+    render.error(FaultError("what", "when: x is no argument\n  fd > 1 && x\n            ^"))
+    lines = capsys.readouterr().err.splitlines()
+    assert [line[8:] for line in lines[2:]] == ["fd > 1 && x", "          ^"]
+    for text in ("a\nhint: forged", "a\n  b\n  ^\nmore", "a\n  b\n\x1b ^"):
+        render.error(FaultError("what", text))
+        assert len(capsys.readouterr().err.splitlines()) == 2
+
+
 def test_an_error_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     render.error(FaultError("what [x] \\[y] [/z]", "why [/a]", "hint [b]"))
     assert capsys.readouterr().err.splitlines() == [
