@@ -32,7 +32,7 @@ class ApiPath:
         head = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         middle = f"/namespaces/{self.namespace}" if self.namespace else ""
         tail = "".join(f"/{part}" for part in (self.name, self.subresource) if part)
-        return f"{head}{middle}/{self.resource}{tail}"
+        return f"{head}{middle}/{self.resource}{tail}".rstrip("/")
 
     @property
     def shown(self) -> str:
