@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import re
+import resource
 import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -67,6 +68,7 @@ def fingerprint(
         "cgroups": _our_cgroups(),
         "cgroup_limits": _cgroup_limits(),
         "stopped": sorted(_stopped()),
+        "nofile": sorted(_nofile()),
         "files": {
             "run": tree(_RUN),
             "fills": sorted(_fills()),
@@ -223,6 +225,16 @@ def _stopped() -> Iterator[str]:
         name, _, rest = _text(f"/proc/{pid}/stat").rpartition(")")
         if rest.split()[:1] == ["T"]:
             yield name.partition("(")[2]
+
+
+def _nofile() -> Iterator[str]:
+    """Processes with another RLIMIT_NOFILE than process 1, where that is lower (prlimit(2))."""
+    usual = resource.prlimit(1, resource.RLIMIT_NOFILE)
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        with suppress(ProcessLookupError):
+            soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+            if soft < usual[0] or hard < usual[1]:
+                yield f"{_text(f'/proc/{pid}/comm')} {soft}:{hard}"
 
 
 def _fills() -> Iterator[str]:

@@ -12,6 +12,7 @@ from typing import Any
 from nodeagent.backends import Outcome, Peer, Prior, Runtime
 from nodeagent.bind.cgroup import folder_of
 from nodeagent.clock import boottime_ns
+from nodeagent.encode.psi import RESOURCES, Stalls, parse, since
 from nodeagent.model.errors import BackendError, Refused
 from nodeagent.model.process import CgroupScope
 from nodeagent.model.steps import Status, StepBase
@@ -20,7 +21,6 @@ from nodeagent.model.steps.cgroup import CgroupWrite, parse_io_line
 COUNTERS = {
     "cpu.max": ("cpu.stat", ("usage_usec", "nr_periods", "nr_throttled", "throttled_usec")),
     "memory.high": ("memory.events", ("high", "max", "oom", "oom_kill")),
-    "pids.max": ("pids.events", ("max",)),
     "io.max": ("io.stat", ("rbytes", "wbytes", "rios", "wios")),
 }
 """What the kernel counts for each limit."""
@@ -75,14 +75,58 @@ def read(scope: CgroupScope, name: str) -> str | None:
             raise
 
 
+def put(scope: CgroupScope, name: str, text: str) -> None:
+    """Write a file. Raises FileNotFoundError when the cgroup is gone, BackendError."""
+    try:
+        with opened(scope) as folder:
+            if folder is None:
+                raise FileNotFoundError(errno.ENOENT, "the cgroup is gone")
+            write_at(folder, name, text)
+    except OSError as exc:
+        if exc.errno in GONE:
+            raise FileNotFoundError(errno.ENOENT, "the cgroup is gone", scope.path) from exc
+        raise BackendError(
+            f"{name} of {scope.path} does not take {text!r}", f"{exc.strerror}"
+        ) from exc
+
+
 def keyed(text: str, names: Sequence[str]) -> dict[str, int]:
     """Chosen numbers of a flat keyed file; what is not known or not a number is left out."""
     found = (line.split() for line in text.splitlines())
     return {w[0]: int(w[1]) for w in found if len(w) == 2 and w[0] in names and w[1].isdigit()}
 
 
+def stalls(scope: CgroupScope) -> Stalls:
+    """How long its tasks have waited until now; empty without PSI (psi=1, CONFIG_PSI)."""
+    found = {}
+    for resource in RESOURCES:
+        with suppress(OSError):  # EOPNOTSUPP: cgroup.pressure is 0
+            if text := read(scope, f"{resource}.pressure"):
+                found[resource] = parse(text)
+    return found
+
+
+def pids_refused(scope: CgroupScope) -> int:
+    """Forks that failed by pids.max in it and below it.
+
+    Up to Linux 6.10 pids.events counts in the cgroup that forked, wherever the limit was met;
+    later in the one whose limit it was, and in pids.events.local (kernel/cgroup/pids.c).
+    """
+    if read(scope, "pids.events.local") is not None:
+        return keyed(read(scope, "pids.events") or "", ("max",)).get("max", 0)
+    found = 0
+    for folder, _, files in os.walk(folder_of(scope)):
+        if "pids.events" in files:
+            with suppress(OSError):
+                text = Path(folder, "pids.events").read_text("ascii")
+                found += keyed(text, ("max",)).get("max", 0)
+    return found
+
+
 def counters(step: CgroupWrite) -> dict[str, int]:
     """What the kernel has counted for the step's limit until now."""
+    if step.file == "pids.max":
+        return {"max": pids_refused(step.scope)}
     if step.file not in COUNTERS:
         return {}
     name, names = COUNTERS[step.file]
@@ -108,7 +152,12 @@ class CgroupWriteBackend:
                 f"{step.file} of {step.scope.path} would not change",
                 f"it is {now} already",
             )
-        return {"value": now, "counters": counters(step), "boottime_ns": boottime_ns()}
+        return {
+            "value": now,
+            "counters": counters(step),
+            "stalls": stalls(step.scope),
+            "boottime_ns": boottime_ns(),
+        }
 
     @staticmethod
     def _now(step: CgroupWrite) -> Any:
@@ -134,7 +183,7 @@ class CgroupWriteBackend:
     ) -> Outcome:
         if self.status(step, prior, peers) is Status.OURS:
             return {}
-        self._write(step, f"{step.device} {step.value}" if step.device else step.value)
+        put(step.scope, step.file, f"{step.device} {step.value}" if step.device else step.value)
         return {}
 
     def undo(self, fault_id: str, step: CgroupWrite, prior: Prior, peers: Sequence[Peer]) -> None:
@@ -142,21 +191,7 @@ class CgroupWriteBackend:
         if step.device:
             value = f"{step.device} " + " ".join(f"{k}={v}" for k, v in value.items())
         with suppress(FileNotFoundError):
-            self._write(step, value)
-
-    @staticmethod
-    def _write(step: CgroupWrite, text: str) -> None:
-        try:
-            with opened(step.scope) as folder:
-                if folder is None:
-                    raise FileNotFoundError(errno.ENOENT, "the cgroup is gone")
-                write_at(folder, step.file, text)
-        except OSError as exc:
-            if exc.errno in GONE:
-                raise FileNotFoundError(errno.ENOENT, "the cgroup is gone", step.key()) from exc
-            raise BackendError(
-                f"{step.file} of {step.scope.path} does not take {text!r}", f"{exc.strerror}"
-            ) from exc
+            put(step.scope, step.file, value)
 
     def measure(self, fault_id: str, step: CgroupWrite, prior: Prior) -> dict[str, Any]:
         now = counters(step)
@@ -165,5 +200,6 @@ class CgroupWriteBackend:
             "file": step.file,
             "prior": prior["value"],
             "counters": {name: now[name] - before.get(name, 0) for name in now},
+            "stalls": since(stalls(step.scope), prior.get("stalls", {})),
             "seconds": round((boottime_ns() - prior["boottime_ns"]) / 1e9, 3),
         }

@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Protocol
 
 from nodeagent.backends import Outcome, Peer, Prior, Runtime
 from nodeagent.clock import boot_id
@@ -30,7 +30,7 @@ class FillBackend:
 
     def observe(self, fault_id: str, step: FileFill, peers: Sequence[Peer]) -> Prior:
         what = f"{step.folder} cannot be filled"
-        with self._root(step, None) as folder:
+        with root_of(step, None) as folder:
             if _size(folder, step.name) is not None:
                 raise Refused(
                     what, f"{step.name} is there already", f"rm {step.folder}/{step.name}"
@@ -47,40 +47,13 @@ class FillBackend:
                 )
         return {"free": free, "want": want, "usable": usable, "boot_id": boot_id()}
 
-    @contextmanager
-    def _root(self, step: FileFill, prior: Prior | None) -> Iterator[int]:
-        """The file system's root, if it is the one. Raises BackendError when it is not mounted."""
-        try:
-            fd = os.open(step.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            raise self._missing(step) from None
-        try:
-            same_boot = prior is None or prior["boot_id"] == boot_id()
-            # Numbers of devices are given anew with every boot.
-            there = (
-                os.fstat(fd).st_dev == step.device if same_boot else os.path.ismount(step.folder)
-            )
-            if not there:
-                raise self._missing(step)
-            yield fd
-        finally:
-            os.close(fd)
-
-    @staticmethod
-    def _missing(step: FileFill) -> BackendError:
-        return BackendError(
-            f"{step.folder}/{step.name} cannot be looked at",
-            "the file system is not mounted there",
-            "mount it, then revert again",
-        )
-
     def status(self, step: FileFill, prior: Prior, peers: Sequence[Peer]) -> Status:
-        with self._root(step, prior) as folder:
+        with root_of(step, prior) as folder:
             return Status.PRIOR if _size(folder, step.name) is None else Status.OURS
 
     def apply(self, fault_id: str, step: FileFill, prior: Prior, peers: Sequence[Peer]) -> Outcome:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        with self._root(step, prior) as folder:
+        with root_of(step, prior) as folder:
             fd = os.open(step.name, flags, 0o600, dir_fd=folder)
             try:
                 _approach(fd, folder, prior["want"])
@@ -95,13 +68,50 @@ class FillBackend:
         return {"free": free}
 
     def undo(self, fault_id: str, step: FileFill, prior: Prior, peers: Sequence[Peer]) -> None:
-        with self._root(step, prior) as folder, suppress(FileNotFoundError):
+        with root_of(step, prior) as folder, suppress(FileNotFoundError):
             os.unlink(step.name, dir_fd=folder)
 
     def measure(self, fault_id: str, step: FileFill, prior: Prior) -> dict[str, Any]:
-        with self._root(step, prior) as folder:
+        with root_of(step, prior) as folder:
             size = _size(folder, step.name)
             return {"file": size, "before": prior["free"], "free": _space(folder)[0]}
+
+
+class _Placed(Protocol):
+    """A step that puts something into the root of a mounted file system."""
+
+    @property
+    def folder(self) -> str: ...
+    @property
+    def device(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+
+
+@contextmanager
+def root_of(step: _Placed, prior: Prior | None) -> Iterator[int]:
+    """The file system's root, if it is the one. Raises BackendError when it is not mounted."""
+    try:
+        fd = os.open(step.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise _missing(step) from None
+    try:
+        same_boot = prior is None or prior["boot_id"] == boot_id()
+        # Numbers of devices are given anew with every boot.
+        there = os.fstat(fd).st_dev == step.device if same_boot else os.path.ismount(step.folder)
+        if not there:
+            raise _missing(step)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _missing(step: _Placed) -> BackendError:
+    return BackendError(
+        f"{step.folder}/{step.name} cannot be looked at",
+        "the file system is not mounted there",
+        "mount it, then revert again",
+    )
 
 
 def _wanted(step: FileFill, free: int, usable: int) -> int:

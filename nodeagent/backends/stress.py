@@ -9,35 +9,39 @@ import errno
 import os
 import shutil
 import subprocess
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nodeagent.backends import Outcome, Peer, Prior, Residue, Runtime
-from nodeagent.backends.cgroup import keyed, opened, read
 from nodeagent.backends.pause import wait_for
-from nodeagent.bind.cgroup import CGROUPS, folder_of
+from nodeagent.backends.stress_home import MARK, Home, held, pids_of, remove
+from nodeagent.bind.cgroup import CGROUPS
 from nodeagent.clock import boottime_ns
-from nodeagent.encode import stress_ng
-from nodeagent.model.errors import BackendError, Refused
+from nodeagent.encode import psi, stress_ng
+from nodeagent.model.errors import BackendError, FaultError, Refused
 from nodeagent.model.steps import Status, StepBase
 from nodeagent.model.steps.process import StressRun
 
-MARK = "faultctl-stress-"
 START_S = 60.0
 """How long the workers may take to be there: memory has to be touched."""
 ALIVE_S = 0.3
 """How long they must have been at work before that counts."""
-END_S = 20.0
 LEAST = 1 << 20
 """Bytes that a memory worker holds at least."""
 MOST_OWN = 64 << 20
 """More is not stress-ng's own share: the target itself has grown."""
+KEEP_S = 1.0
+MOST_RESTARTS = 100
 SAID = 2000
-ENTER = 'echo 0 > "$1/cgroup.procs" && echo "$2" > /proc/self/oom_score_adj && shift 2 && exec "$@"'
+ENTER = (
+    'n=$1; shift; while [ "$n" -gt 0 ]; do echo 0 > "$1/cgroup.procs" || exit 1; shift; '
+    'n=$((n - 1)); done; echo "$1" > /proc/self/oom_score_adj && shift && exec "$@"'
+)
 """0 is the writing process itself (cgroup_procs_write_start, kernel/cgroup/cgroup.c)."""
 
 
@@ -48,13 +52,13 @@ def backends(runtime: Runtime) -> dict[type[StepBase], Any]:
 
 def residue(node_id: str, claimed: Sequence[StepBase]) -> list[Residue]:
     """Cgroups of stressors that no fault claims."""
-    known = {folder_of(s.scope) / s.child for s in claimed if isinstance(s, StressRun)}
+    known = {child for s in claimed if isinstance(s, StressRun) for child in Home(s).children}
     found = []
     for folder, names, _ in os.walk(CGROUPS):
         for name in names:
             path = Path(folder, name)
             if name.startswith(MARK) and path not in known:
-                detail = f"{len(_pids(path))} processes"
+                detail = f"{len(pids_of(path))} processes"
                 found.append(Residue(f"cgroup {path}", detail, lambda p=path: remove(p)))  # type: ignore[misc]
     return found
 
@@ -73,29 +77,58 @@ class _Run:
         return " ".join(text.split())
 
 
+class _Keeper:
+    """Starts a run again of which a worker has died, by a thread that ends with the agent."""
+
+    def __init__(self, is_whole: Callable[[], bool], again: Callable[[], None]) -> None:
+        self._is_whole, self._again = is_whole, again
+        self._end = threading.Event()
+        self.restarts = 0
+        self.gave_up = ""
+        self._thread = threading.Thread(target=self._run, name="stress-keeper", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._end.wait(KEEP_S) and self.restarts < MOST_RESTARTS:
+            if self._is_whole():
+                continue
+            try:
+                self._again()
+                self.restarts += 1
+            except (FaultError, OSError) as exc:
+                self.gave_up = str(exc)
+                return
+
+    def stop(self, hurry: Callable[[], None]) -> None:
+        """Nothing is started after this returns. hurry: ends what it may be waiting for."""
+        self._end.set()
+        hurry()
+        self._thread.join()
+
+
 class StressBackend:
     """One run for each step."""
 
     def __init__(self, state_dir: Path) -> None:
         self._state_dir = state_dir
         self._runs: dict[str, _Run] = {}
+        self._keepers: dict[str, _Keeper] = {}
 
     def _scratch(self, step: StressRun) -> Path:
         return Path(step.folder or self._state_dir / "scratch") / step.child
 
     def observe(self, fault_id: str, step: StressRun, peers: Sequence[Peer]) -> Prior:
-        what = f"no load can run in {step.scope.path}"
-        with opened(step.scope) as folder:
-            if folder is None:
-                raise Refused(what, "the cgroup is gone")
-            if "cgroup.kill" not in os.listdir(folder):
-                raise Refused(what, "it has no cgroup.kill (Linux 5.14): it could not be ended")
+        what, home = f"no load can run in {step.place}", Home(step)
+        if not home.parent_is_there():
+            raise Refused(what, "the cgroup is gone")
+        if not home.can_be_ended():
+            raise Refused(what, "it has no cgroup.kill (Linux 5.14): it could not be ended")
         if step.folder and not Path(step.folder).is_dir():
             raise Refused(what, f"{step.folder} is no directory", "name one that exists: --folder")
-        if self._scratch(step).exists() or (folder_of(step.scope) / step.child).exists():
+        if self._scratch(step).exists() or home.exists():
             raise Refused(what, f"{step.child} is there already", "look: faultctl doctor")
         self._refuse_too_much(what, step)
-        return {"memory": _number(read(step.scope, "memory.current")), "oom": _ooms(step)}
+        return {"memory": home.memory(), "counters": home.counters(), "stalls": home.stalls()}
 
     @staticmethod
     def _refuse_too_much(what: str, step: StressRun) -> None:
@@ -107,27 +140,30 @@ class StressBackend:
                 )
 
     def status(self, step: StressRun, prior: Prior, peers: Sequence[Peer]) -> Status:
-        child = folder_of(step.scope) / step.child
-        return Status.OURS if child.exists() or self._scratch(step).exists() else Status.PRIOR
+        there = Home(step).exists() or self._scratch(step).exists()
+        return Status.OURS if there else Status.PRIOR
 
     # --- start ------------------------------------------------------------------
 
     def apply(self, fault_id: str, step: StressRun, prior: Prior, peers: Sequence[Peer]) -> Outcome:
         if step.key() in self._runs:
             return {}
-        with opened(step.scope) as folder:
-            if folder is None:
-                raise BackendError("the load was not started", f"{step.scope.path} is gone")
-            self._make(step)
-        run = self._start_smaller(step, prior) if step.memory else self._start(step, step.args, 0)
-        run.started_ns, run.usage_usec = boottime_ns(), _usage(step)
+        if not Home(step).parent_is_there():
+            raise BackendError("the load was not started", f"{step.place} is gone")
+        self._make(step)
+        memory = self._less(step, prior) if step.memory else 0
+        run = self._start(step, memory)
+        run.started_ns, run.usage_usec = boottime_ns(), Home(step).usage_usec()
+        if step.restart:
+            self._keepers[step.key()] = _Keeper(
+                lambda: self._is_whole(step), lambda: self._again(step, memory)
+            )
         return {"pid": run.process.pid}
 
-    def _start_smaller(self, step: StressRun, prior: Prior) -> _Run:
+    def _less(self, step: StressRun, prior: Prior) -> int:
         """Try it with little memory first: stress-ng's own share is then taken off the real run."""
-        self._start(step, stress_ng.with_memory(step.args, LEAST), LEAST)
-        now = _number(read(step.scope, "memory.current"))
-        own = max(0, min(now - int(prior["memory"]) - LEAST, MOST_OWN))
+        self._start(step, LEAST)
+        own = max(0, min(Home(step).memory() - int(prior["memory"]) - LEAST, MOST_OWN))
         self._end(step)
         if step.memory - own < LEAST:
             raise BackendError(
@@ -135,33 +171,33 @@ class StressBackend:
                 f"stress-ng itself takes {own} bytes, and {step.memory} are asked for",
             )
         self._make(step)
-        smaller = step.memory - own
-        return self._start(step, stress_ng.with_memory(step.args, smaller), smaller)
+        return step.memory - own
 
-    def _start(self, step: StressRun, args: tuple[str, ...], memory: int) -> _Run:
+    def _start(self, step: StressRun, memory: int) -> _Run:
+        args = stress_ng.with_memory(step.args, memory) if memory else step.args
         run = self._spawn(step, args)
         self._runs[step.key()] = run
         self._await(step, run, memory)
         return run
 
     def _make(self, step: StressRun) -> None:
-        child, scratch = folder_of(step.scope) / step.child, self._scratch(step)
+        scratch = self._scratch(step)
         try:
             scratch.mkdir(mode=0o700, parents=not step.folder, exist_ok=True)
-            child.mkdir(exist_ok=True)
+            Home(step).make()
         except OSError as exc:
             why = f"{exc.strerror}: {exc.filename}"
             if exc.errno == errno.EAGAIN:
                 why = "cgroup.max.descendants or cgroup.max.depth above it allow no further cgroup"
-            raise BackendError(f"no load can run in {step.scope.path}", why) from exc
+            raise BackendError(f"no load can run in {step.place}", why) from exc
 
     def _spawn(self, step: StressRun, args: tuple[str, ...]) -> _Run:
-        child = folder_of(step.scope) / step.child
+        children = [str(child) for child in Home(step).children]
         argv = ["stress-ng", *args, "--temp-path", str(self._scratch(step))]
         output = os.memfd_create("stress-ng")
-        adj = str(step.oom_score_adj)
+        enter = [str(len(children)), *children, str(step.oom_score_adj)]
         process = subprocess.Popen(
-            ["/bin/sh", "-c", ENTER, "sh", str(child), adj, *argv],
+            ["/bin/sh", "-c", ENTER, "sh", *enter, *argv],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -172,17 +208,18 @@ class StressBackend:
 
     def _await(self, step: StressRun, run: _Run, memory: int) -> None:
         """Wait until all workers are there and at work. Raises BackendError."""
+        home = Home(step)
 
         def ready() -> bool:
             self._check(run)
-            alive = len(_pids(folder_of(step.scope) / step.child)) > step.workers
-            return alive and _usage(step) > 0 and self._held(step) >= memory * 95 // 100
+            at_work = len(home.pids()) > step.workers and home.usage_usec() > 0
+            return at_work and held(home) >= memory * 95 // 100
 
         if not wait_for(ready, START_S):
             raise BackendError(
                 "the load was not started",
-                f"after {START_S:g} s {len(_pids(folder_of(step.scope) / step.child)) - 1} of "
-                f"{step.workers} workers were there, with {self._held(step)} bytes: {run.said()}",
+                f"after {START_S:g} s {len(home.pids()) - 1} of {step.workers} workers were "
+                f"there, with {held(home)} bytes: {run.said()}",
             )
         time.sleep(ALIVE_S)
         self._check(run)
@@ -195,21 +232,29 @@ class StressBackend:
                 "the load was not started", f"stress-ng ended at once with {code}: {run.said()}"
             )
 
-    @staticmethod
-    def _held(step: StressRun) -> int:
-        """Bytes that its processes hold: Pss, which counts what they share once."""
-        total = 0
-        for pid in _pids(folder_of(step.scope) / step.child):
-            with suppress(OSError):
-                text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-                total += next(
-                    (int(x.split()[1]) for x in text.splitlines() if x.startswith("Pss:")), 0
-                )
-        return total * 1024
+    # --- restarts -----------------------------------------------------------------
+
+    def _is_whole(self, step: StressRun) -> bool:
+        run = self._runs.get(step.key())
+        there = len(Home(step).pids()) > step.workers
+        return run is not None and run.process.poll() is None and there
+
+    def _again(self, step: StressRun, memory: int) -> None:
+        """The same run, in the same cgroup: what it used before is not counted twice."""
+        old = self._runs[step.key()]
+        home = Home(step)
+        used = home.usage_usec() - old.usage_usec
+        self._end(step)
+        self._make(step)
+        run = self._start(step, memory)
+        run.started_ns, run.usage_usec = old.started_ns, home.usage_usec() - used
 
     # --- end --------------------------------------------------------------------
 
     def undo(self, fault_id: str, step: StressRun, prior: Prior, peers: Sequence[Peer]) -> None:
+        keeper = self._keepers.pop(step.key(), None)
+        if keeper is not None:
+            keeper.stop(Home(step).remove)
         self._end(step)
         scratch = self._scratch(step)
         with suppress(FileNotFoundError):
@@ -219,77 +264,30 @@ class StressBackend:
                 scratch.parent.rmdir()
 
     def _end(self, step: StressRun) -> None:
-        remove(folder_of(step.scope) / step.child)
+        Home(step).remove()
         run = self._runs.pop(step.key(), None)
         if run is not None:
             run.process.wait()
             os.close(run.output)
 
     def measure(self, fault_id: str, step: StressRun, prior: Prior) -> dict[str, Any]:
-        run = self._runs.get(step.key())
-        child = folder_of(step.scope) / step.child
-        if run is None or not child.exists():
+        run, home = self._runs.get(step.key()), Home(step)
+        if run is None or not home.exists():
             return {}
-        used = _usage(step) - run.usage_usec
-        code = run.process.poll()
+        used, now = home.usage_usec() - run.usage_usec, home.counters()
+        code, keeper = run.process.poll(), self._keepers.get(step.key())
+        before = prior.get("counters", {"oom_kill": prior.get("oom", 0)})
+        seconds = (boottime_ns() - run.started_ns) / 1e9
         return {
-            "workers": max(0, len(_pids(child)) - 1),
+            "workers": max(0, len(home.pids()) - 1),
             "usage_usec": used,
-            "cpus": round(used * 1000 / max(1, boottime_ns() - run.started_ns), 4),
-            "held": self._held(step),
-            "memory_grown": _number(read(step.scope, "memory.current")) - prior["memory"],
-            "oom_kill": _ooms(step) - prior["oom"],
+            "cpus": round(used / 1e6 / max(seconds, 1e-6), 4),
+            "held": held(home),
+            "memory_grown": home.memory() - prior["memory"],
+            **{name: now[name] - before.get(name, 0) for name in now},
+            "stalls": psi.since(home.stalls(), prior.get("stalls", {})),
+            "seconds": round(seconds, 3),
+            "restarts": keeper.restarts if keeper else 0,
             "ended": code,
-            "said": "" if code is None else run.said(),
+            "said": (keeper.gave_up if keeper else "") or ("" if code is None else run.said()),
         }
-
-
-def remove(child: Path) -> None:
-    """Kill all that is in a cgroup and below it, and remove it. Raises BackendError."""
-    if not wait_for(lambda: _removed(child), END_S):
-        raise BackendError(
-            f"{child} was not removed",
-            f"after {END_S:g} s processes {list(_pids(child))[:8]} are still there (state D?)",
-        )
-
-
-def _removed(child: Path) -> bool:
-    """One attempt; killed again each time, since a process may have entered in between."""
-    try:
-        (child / "cgroup.kill").write_text("1", encoding="ascii")
-        for folder, names, _ in os.walk(child, topdown=False):
-            for name in names:
-                os.rmdir(os.path.join(folder, name))
-        os.rmdir(child)
-    except FileNotFoundError:
-        return True
-    except OSError as exc:
-        if exc.errno == errno.EBUSY:
-            return False
-        if exc.errno == errno.ENODEV:
-            return True
-        raise
-    return True
-
-
-def _pids(child: Path) -> tuple[int, ...]:
-    try:
-        return tuple(map(int, (child / "cgroup.procs").read_text().split()))
-    except OSError:
-        return ()
-
-
-def _usage(step: StressRun) -> int:
-    try:
-        text = (folder_of(step.scope) / step.child / "cpu.stat").read_text()
-    except OSError:
-        return 0
-    return keyed(text, ("usage_usec",)).get("usage_usec", 0)
-
-
-def _number(text: str | None) -> int:
-    return int(text) if text and text.isdigit() else 0
-
-
-def _ooms(step: StressRun) -> int:
-    return keyed(read(step.scope, "memory.events") or "", ("oom_kill",)).get("oom_kill", 0)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from nodeagent.bind import process
 from nodeagent.bind.family import Ask, Scene
+from nodeagent.bind.mounts import read_mounts, resolve_mount_point
 from nodeagent.bind.node import Node
 from nodeagent.model.cgroup import CgroupBinding, Disk
 from nodeagent.model.errors import InvalidSpec, Refused
@@ -57,7 +58,7 @@ def bind(scene: Scene, ask: Ask) -> CgroupBinding | ProcessBinding:
             if _read(one / "memory.oom.group") == "1"
         ),
         node_agents=tuple(sorted({name.rpartition(" ")[0] for name in found.node_agents})),
-        disk=_disk(scene.node, getattr(ask.spec, "device", None)),
+        disk=_disk_of(scene.node, ask.spec),
     )
 
 
@@ -133,10 +134,28 @@ def node_memory(node: Node) -> int:
     raise OSError("MemTotal is not in /proc/meminfo")
 
 
-def _disk(node: Node, path: str | None) -> Disk | None:
-    """The whole disk at a path: io.max takes no partition (blkg_conf_open_bdev, blk-cgroup.c)."""
-    if path is None:
+def _disk_of(node: Node, spec: object) -> Disk | None:
+    """The disk that the spec names, by itself or by what is mounted from it."""
+    if (path := getattr(spec, "device", None)) is not None:
+        return _disk(path)
+    if (mount := getattr(spec, "volume", None)) is None:
         return None
+    found = resolve_mount_point(node, mount, read_mounts(node))
+    if not found.source.startswith("/"):
+        raise Refused(
+            f"the disk of {mount} cannot be throttled",
+            f"{found.fs_type} on it is on no block device of its own",
+        )
+    source = os.path.realpath(found.source)
+    number = os.stat(source).st_rdev if os.path.exists(source) else 0
+    sysfs = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
+    if (sysfs / "partition").exists():
+        source = f"/dev/{sysfs.resolve().parent.name}"
+    return _disk(source)
+
+
+def _disk(path: str) -> Disk:
+    """The whole disk at a path: io.max takes no partition (blkg_conf_open_bdev, blk-cgroup.c)."""
     try:
         status = os.stat(path)
     except OSError as exc:

@@ -13,6 +13,9 @@ from nodeagent.model.target import VolumeTarget
 FILLABLE = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "tmpfs")
 """File systems whose free space is what statvfs(3) says, and that have fallocate(2)."""
 
+FIXED_INODES = ("ext2", "ext3", "ext4", "tmpfs")
+"""File systems that have a number of inodes from their start, and free them with the file."""
+
 
 def bind(scene: Scene, ask: Ask) -> FillBinding:
     """The file system at a mount point. Raises Refused or InvalidSpec."""
@@ -37,6 +40,8 @@ def bind(scene: Scene, ask: Ask) -> FillBinding:
         device=status.st_dev,
         fs_type=fs_type,
         size=space.f_blocks * space.f_frsize,
+        # Others tell what they could make of the free space: that changes by itself.
+        inodes=space.f_files if fs_type in FIXED_INODES else 0,
         node_uses=tuple(p for p in scene.protected if _device(p) == status.st_dev),
     )
 

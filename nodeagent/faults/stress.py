@@ -2,228 +2,66 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from decimal import Decimal
-from fractions import Fraction
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import Any
 
-from pydantic import Field, model_validator
-
-from nodeagent.encode import stress_ng
-from nodeagent.faults import _cgroup as cg
-from nodeagent.model.cgroup import CgroupBinding
+from nodeagent.encode import psi
+from nodeagent.faults import _stress_plan as sp
+from nodeagent.faults._stress_plan import RESERVE
+from nodeagent.faults._stress_spec import Spec
 from nodeagent.model.evidence import Evidence
-from nodeagent.model.facts import Facts
-from nodeagent.model.kind import Context, FaultKind, FaultSpec, Guard, Measured, Rung
-from nodeagent.model.steps.base import StepBase
-from nodeagent.model.steps.cgroup import CgroupWrite
+from nodeagent.model.kind import FaultKind, Measured, Rung
 from nodeagent.model.steps.process import StressRun
-from nodeagent.model.target import AbsolutePath
-from nodeagent.model.units import Percent, Size
 
-MAX_WORKERS = 256
-RESERVE = 128 << 20
-"""Bytes of the node's memory that no plan may take: the kubelet's and the journal's share."""
-PLAIN = ("sock", "fault", "cache", "switch")
-Workers = int | None
-
-
-def _workers(what: str) -> Any:
-    return Field(default=None, ge=1, le=MAX_WORKERS, description=f"workers: {what}")
-
-
-@dataclass(frozen=True)
-class NeedStressNg:
-    """The program, in a version whose options are known."""
-
-    def missing(self, facts: Facts) -> str | None:
-        if not facts.stress_ng:
-            return "stress-ng is not installed (Debian package stress-ng)"
-        least = ".".join(map(str, stress_ng.MIN_VERSION))
-        found = stress_ng.parse_version(facts.stress_ng)
-        if found is None or found < stress_ng.MIN_VERSION:
-            return f"{facts.stress_ng!r} is not stress-ng {least} or newer"
-        return None
-
-
-class Spec(FaultSpec):
-    """Which load, and how much; at least one sort."""
-
-    cpu: Workers = _workers("CPU")
-    load: Percent = Field(
-        default=Decimal(100), description="with cpu: for how much of the time each is busy"
-    )
-    cpu_percent: Percent | None = Field(
-        default=None, description="share of the CPUs that the target may use: its quota, if any"
-    )
-    cpu_method: str = Field(
-        default="int64", pattern="^[a-z0-9-]{1,32}$", description="one of stress-ng's own"
-    )
-    memory: Size | None = Field(default=None, description="bytes to take and hold")
-    memory_percent: Percent | None = Field(
-        default=None, description="share of the memory that the target may use: its limit, if any"
-    )
-    io: Workers = _workers("sync(2) again and again")
-    hdd: Workers = _workers("write and read files")
-    hdd_size: Size = Field(default=64 << 20, ge=1 << 20, description="file of each hdd worker")
-    folder: AbsolutePath | None = Field(
-        default=None, description="where scratch files go; without it the agent's own directory"
-    )
-    sock: Workers = _workers("sockets")
-    fault: Workers = _workers("page faults")
-    cache: Workers = _workers("CPU caches")
-    switch: Workers = _workers("context switches")
-    stressor: tuple[str, ...] = Field(
-        default=(), max_length=16, description="any other of stress-ng: NAME=WORKERS"
-    )
-    oom_victim: Literal["stressor", "target"] = Field(
-        default="stressor", description="who is killed first when memory runs out"
-    )
-    restart: bool = Field(default=False, description="start a worker again that ran out of memory")
-
-    @property
-    def has_memory(self) -> bool:
-        return self.memory is not None or self.memory_percent is not None
-
-    @model_validator(mode="after")
-    def _sound(self) -> Spec:
-        if self.cpu is not None and self.cpu_percent is not None:
-            raise ValueError("cpu and cpu_percent cannot go together")
-        if self.memory is not None and self.memory_percent is not None:
-            raise ValueError("memory and memory_percent cannot go together")
-        if self.load != int(self.load) or not self.load:
-            raise ValueError("load: stress-ng takes whole percents, from 1%")
-        if 0 in (self.cpu_percent, self.memory_percent) or (self.memory or 4096) < 4096:
-            raise ValueError("that would be no load at all")
-        asked = (self.cpu, self.cpu_percent, self.io, self.hdd, *self._plain.values())
-        if not self.has_memory and not self.stressor and all(one is None for one in asked):
-            raise ValueError("which load? cpu, memory, io, hdd, sock, fault, cache, switch, ...")
-        stress_ng.named_args(self.stressor)
-        return self
-
-    @property
-    def _plain(self) -> dict[str, int | None]:
-        return {name: getattr(self, name) for name in PLAIN}
-
-    @property
-    def plain(self) -> dict[str, int]:
-        """Workers that need nothing but their number, by stress-ng's names."""
-        found = self._plain | {"io": self.io}
-        return {name: count for name, count in found.items() if count}
-
-
-def _cpu(spec: Spec, binding: CgroupBinding) -> stress_ng.CpuLoad | None:
-    """Raises ValueError."""
-    if spec.cpu_percent is not None:
-        share = Fraction(spec.cpu_percent) / 100 * Fraction(binding.cpu_micro, 1_000_000)
-        return stress_ng.cpu_load(share, MAX_WORKERS)
-    return None if spec.cpu is None else stress_ng.CpuLoad(spec.cpu, int(spec.load))
-
-
-def _memory(spec: Spec, binding: CgroupBinding) -> int:
-    """Bytes, in whole pages; 0 if none are asked for."""
-    asked = spec.memory or 0
-    if spec.memory_percent is not None:
-        asked = int(Fraction(spec.memory_percent) / 100 * binding.memory)
-    return asked // 4096 * 4096
-
-
-def _supports(spec: Spec, context: Context) -> str | None:
-    binding = cg.binding_of(context)
-    if binding.type != "domain" and binding.type != "domain threaded":
-        return f"its cgroup.type is {binding.type!r}: no domain that processes could enter"
-    if binding.frozen:
-        return "it is frozen: no load would run"
-    try:
-        _cpu(spec, binding)
-    except ValueError as exc:
-        return str(exc)
-    return _memory_objection(spec, binding)
-
-
-def _memory_objection(spec: Spec, binding: CgroupBinding) -> str | None:
-    if not spec.has_memory:
-        return None
-    most = binding.node_memory - RESERVE
-    if not binding.memory_limited and _memory(spec, binding) > most:
-        return (
-            f"{_memory(spec, binding)} bytes leave the node less than {RESERVE >> 20} MiB, and no "
-            f"memory.max holds the target (MemTotal is {binding.node_memory})"
-        )
-    above = [path for path in binding.oom_group if path != binding.scope.path]
-    if spec.oom_victim == "stressor" and above:
-        return f"memory.oom.group of {above[0]} is set: all of it would be killed with the stressor"
-    return None
-
-
-def _plan(spec: Spec, context: Context) -> list[StepBase]:
-    binding = cg.binding_of(context)
-    cpu, memory = _cpu(spec, binding), _memory(spec, binding)
-    args = stress_ng.common_args(spec.restart)
-    workers = sum(spec.plain.values())
-    workers += sum(int(one.partition("=")[2]) for one in spec.stressor)
-    if cpu is not None:
-        args += stress_ng.cpu_args(cpu, spec.cpu_method)
-        workers += cpu.workers
-    if memory:
-        args += stress_ng.memory_args(memory)
-        workers += 1
-    for name, count in spec.plain.items():
-        args += [f"--{name}", str(count)]
-    if spec.hdd:
-        args += stress_ng.hdd_args(spec.hdd, spec.hdd_size)
-        workers += spec.hdd
-    args += stress_ng.named_args(spec.stressor)
-    steps: list[StepBase] = []
-    if memory and spec.oom_victim == "stressor" and binding.oom_group:
-        steps.append(CgroupWrite(scope=binding.scope, file="memory.oom.group", value="0"))
-    run = StressRun(
-        scope=binding.scope,
-        child=f"faultctl-stress-{context.fault_id}",
-        args=tuple(args),
-        workers=workers,
-        memory=0 if _beyond(spec, binding) else memory,
-        oom_score_adj=1000 if spec.oom_victim == "stressor" else -1000,
-        folder=spec.folder or "",
-    )
-    return [*steps, run]
-
-
-def _beyond(spec: Spec, binding: CgroupBinding) -> bool:
-    """Whether more is asked for than the limit lets anybody have."""
-    return binding.memory_limited and _memory(spec, binding) >= binding.memory
-
-
-def _guards(spec: Spec, context: Context) -> tuple[Guard, ...]:
-    binding = cg.binding_of(context)
-    found = cg.guards(spec, context)
-    if _beyond(spec, binding):
-        why = f"{_memory(spec, binding)} bytes are no less than {binding.memory} by "\
-              f"{binding.memory_from}: something in it is killed"  # fmt: skip
-        found = (*found, Guard("oom", why))
-    return found
+__all__ = ["KIND", "RESERVE", "Spec"]
 
 
 def evidence(spec: Spec, measured: tuple[Measured, ...]) -> Evidence:
-    """Workers at work, by the CPU time and memory that the kernel counts for their cgroup."""
-    found = next((item.data for item in measured if "workers" in item.data), None)
-    if found is None:
+    """Workers at work: what was asked, and what the kernel counts for their cgroup."""
+    item = next((item for item in measured if "workers" in item.data), None)
+    if item is None or not isinstance(item.step, StressRun):
         return Evidence(counted=False, statements=("the load has ended",))
-    said = []
-    if found["ended"] is not None:
-        said.append(f"stress-ng has ended with {found['ended']}: {found['said']}")
-    if found["oom_kill"]:
-        said.append(f"{found['oom_kill']} processes of the target's cgroup ran out of memory")
-    said.append(f"killed first when memory runs out: the {spec.oom_victim}")
+    found = item.data
     worked = found["usage_usec"] > 0 or found["held"] > 0
-    names = ("workers", "usage_usec", "held", "memory_grown", "oom_kill")
+    names = ("workers", "usage_usec", "held", "memory_grown", "oom_kill", "nr_throttled",
+             "throttled_usec", "restarts")  # fmt: skip
     return Evidence(
         counted=True,
         hits=max(found["workers"] if worked else 0, found["oom_kill"]),
-        counters={name: found[name] for name in names},
-        statements=tuple(said),
-        details={"cpus": found["cpus"]},
+        counters={name: found[name] for name in names if name in found},
+        statements=tuple(_told(spec, item.step, found)),
+        details={
+            "cpus": found["cpus"],
+            "asked_cpus": item.step.cpus_micro / 1e6,
+            "asked_bytes": item.step.memory,
+            "seconds": found.get("seconds"),
+            "stalled_us": found.get("stalls", {}),
+        },
     )
+
+
+def _told(spec: Spec, step: StressRun, found: dict[str, Any]) -> Iterator[str]:
+    if step.cpus_micro:
+        yield f"asked for {step.cpus_micro / 1e6:g} CPUs, measured {found['cpus']:g} on average"
+    if step.memory:
+        yield f"asked for {step.memory} bytes, the target has {found['memory_grown']} more"
+    if found["ended"] is not None:
+        yield f"stress-ng has ended with {found['ended']}: {found['said']}"
+    elif found["workers"] < step.workers:
+        yield f"{found['workers']} of {step.workers} workers are there: the others have died"
+    if found["oom_kill"]:
+        yield f"{found['oom_kill']} processes of the target's cgroup ran out of memory"
+    if found.get("restarts"):
+        yield f"started again {found['restarts']} times"
+    if found.get("throttled_usec"):
+        yield (
+            f"its CPU limit was met in {found['nr_throttled']} periods, it was held back for "
+            f"{found['throttled_usec'] / 1e6:.2f} s in all"
+        )
+    waited = psi.told(found.get("stalls", {}), found.get("seconds") or 0.0)
+    if waited:
+        yield waited
+    yield f"killed first when memory runs out: the {spec.oom_victim}"
 
 
 def _collateral(spec: Spec) -> tuple[str, ...]:
@@ -248,18 +86,29 @@ touched, not only mapped.
 Armed when all workers are alive and use what was asked for; a stress-ng that ends at once is an
 error with its own words. When memory runs out, the stressors are killed first (oom_score_adj
 1000), or last with --oom-victim target; memory.oom.group of the target would kill all of it and
-is cleared meanwhile. Worker deaths are in the evidence. It is ended by cgroup.kill, whatever its
-processes are called and whoever their parent is; scratch files go with it.""",
+is cleared meanwhile. Deaths of workers are in the evidence; with --restart the run is started
+again (at most 100 times). It is ended by cgroup.kill, whatever its processes are called and
+whoever their parent is; scratch files go with it.
+
+With --node it runs in a cgroup of its own beside everything else, with a cap that keeps the node
+reachable: 90 % of its CPUs (more is refused), its memory but for 128 MiB, and a number of
+processes. What meets the cap is the load, never somebody else. On nodes with cgroup v1 the load
+runs below the target in every hierarchy that has it (cpu, cpuacct, memory, pids, freezer), and is
+ended by the freezer and SIGKILL; v1 has neither memory.oom.group nor PSI, and takes no --node.
+
+The evidence holds what was asked against what the kernel has measured: CPU time, memory, how long
+the limits held it back, who ran out of memory, and how long tasks of the target have waited for
+CPU, memory and I/O (PSI; with --node, tasks of the node).""",
     spec=Spec,
-    targets=("cgroup",),
-    family="cgroup",
+    targets=("cgroup", "node"),
+    family="load",
     ladder=(
         Rung(
             "stress-ng",
-            "stress-ng in a cgroup below the target's",
-            lambda spec: (*cg.NEEDS, NeedStressNg()),
-            _plan,
-            _supports,
+            "stress-ng in a cgroup below the target's, or beside all others",
+            sp.needs,
+            sp.plan,
+            sp.supports,
         ),
     ),
     evidence=evidence,
@@ -268,11 +117,12 @@ processes are called and whoever their parent is; scratch files go with it.""",
         "raise the workload's limits, or give it a node of its own",
         "kill the stressors: echo 1 > /sys/fs/cgroup/PATH/cgroup.kill",
     ),
-    guards=_guards,
+    guards=sp.guards,
     examples=(
         "faultctl inject stress --cgroup /kubepods.slice/pod1 --cpu 2 --load 80%",
         "faultctl inject stress --cgroup /kubepods.slice/pod1 --cpu-percent 50%",
         "faultctl inject stress --cgroup /kubepods.slice/pod1 --memory-percent 70%",
         "faultctl inject stress --cgroup /db.service --hdd 2 --stressor matrix=1",
+        "faultctl inject stress --node --cpu-percent 80%",
     ),
 )

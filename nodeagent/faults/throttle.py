@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
+from nodeagent.encode import psi
 from nodeagent.faults import _cgroup as cg
 from nodeagent.model.cgroup import CgroupBinding
 from nodeagent.model.evidence import Evidence
@@ -207,16 +208,32 @@ def evidence(spec: Spec, measured: tuple[Measured, ...]) -> Evidence:
             hits += found.get(HITS[file], 0)
         else:
             said.append("the kernel does not count what io.max holds back: see io.max:* and time")
+            said.append(_rates(found, item.data["seconds"]))
+        waited = psi.told(item.data.get("stalls", {}), item.data["seconds"])
+        said += [waited] if waited and waited not in said else []
     return Evidence(
         counted=counted,
         hits=hits,
         counters=counters,
         statements=tuple(said),
         details={
-            item.data["file"]: {"prior": item.data["prior"], "seconds": item.data["seconds"]}
+            item.data["file"]: {
+                "prior": item.data["prior"],
+                "seconds": item.data["seconds"],
+                "stalled_us": item.data.get("stalls", {}),
+            }
             for item in measured
             if "file" in item.data
         },
+    )
+
+
+def _rates(counters: dict[str, int], seconds: float) -> str:
+    """What went through, to be held against what was asked."""
+    found = {name: round(value / max(seconds, 0.001)) for name, value in counters.items()}
+    return (
+        f"measured a second: {found.get('rbytes', 0)} B read in {found.get('rios', 0)} operations, "
+        f"{found.get('wbytes', 0)} B written in {found.get('wios', 0)}"
     )
 
 

@@ -15,6 +15,7 @@ class FillBinding(BaseModel):
     device: int = Field(description="st_dev of its root")
     fs_type: str
     size: int = Field(description="bytes in all, f_blocks * f_frsize of statvfs(3)")
+    inodes: int = Field(default=0, description="f_files of statvfs(3) where that is fixed; else 0")
     node_uses: tuple[str, ...] = Field(
         default=(), description="directories of the node itself that are on it"
     )

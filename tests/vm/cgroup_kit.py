@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -64,3 +65,25 @@ def cpu_share(bench: Bench, pid: int, seconds: int = 5) -> float:
     out = bench.node.sh(f"{look}; sleep {seconds}; {look}").split()
     ticks = int(out[3]) + int(out[4]) - int(out[0]) - int(out[1])
     return ticks / 100 / (float(out[5]) - float(out[2]))
+
+
+def keeps(bench: Bench, neighbour: int, victim: str = "victim", pairs: int = 6) -> float:
+    """What a neighbour has beside the running target, of what it has beside the frozen one.
+
+    The median over pairs of windows that are taken in turns, so that the load of the host,
+    which comes and goes in seconds, is the same for both.
+    """
+    look = f"cut -d' ' -f14,15 /proc/{neighbour}/stat; cut -d' ' -f1 /proc/uptime"
+    out = bench.node.sh(
+        f"for i in $(seq {pairs}); do for frozen in 1 0; do "
+        f"echo $frozen > {ROOT}/{victim}/cgroup.freeze; sleep 0.3; {look}; sleep 1.5; {look}; "
+        "done; done",
+        timeout=120,
+    ).split()
+    shares = []
+    for at in range(0, len(out), 6):
+        one, two = [float(x) for x in out[at : at + 3]], [float(x) for x in out[at + 3 : at + 6]]
+        shares.append((two[0] + two[1] - one[0] - one[1]) / 100 / (two[2] - one[2]))
+    ratios = [beside / alone for alone, beside in zip(shares[::2], shares[1::2], strict=True)]
+    print(f"\nthe neighbour keeps {', '.join(f'{ratio:.2f}' for ratio in ratios)}")
+    return statistics.median(ratios)

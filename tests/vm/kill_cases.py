@@ -62,8 +62,11 @@ CASES = (
     Case("throttle", "cgroup-v2", "cgroup", spec={"cpu": "0.5", "pids": 100, "memory": "32Mi"}),
     Case("pause", "cgroup-freezer", "cgroup"),
     Case("pause", "sigstop", "process"),
-    Case("stress", "stress-ng", "cgroup", ALL, {"cpu": 1, "load": "10%"}),
+    Case("stress", "stress-ng", "cgroup", ALL, {"cpu": 1, "load": "10%", "restart": True}),
     Case("disk-fill", "fallocate", "fs", spec={"bytes": "32Mi"}),
+    Case("fd-exhaust", "prlimit", "process", spec={"leave": 3, "hard": True}),
+    Case("pid-exhaust", "pids-max", "cgroup", spec={"leave": 2}),
+    Case("inode-exhaust", "empty-files", "fs", spec={"take": 200}),
     Case("kill", "signal", "process", spec={"signal": "USR1", "every": "1s"}),
 )
 

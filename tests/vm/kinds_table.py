@@ -23,6 +23,8 @@ KINDS: dict[str, dict[str, dict[str, str]]] = {
     "disk-fill": {"fallocate": {}},
     "disk-flaky": {"dm-flakey": {}},
     "disk-outage": {"dm-flakey": {}, "bpf-bio": _NO_INJECTION, "dm-delay": {}, "dm-error": {}},
+    "fd-exhaust": {"prlimit": {}},
+    "inode-exhaust": {"empty-files": {}},
     "kill": {"signal": {}},
     "latent-sector": {
         "bpf-bio": _NO_INJECTION,
@@ -34,6 +36,7 @@ KINDS: dict[str, dict[str, dict[str, str]]] = {
     "netem": {"netem": {}, "tc-bpf": {}},
     "partition": {"tc-drop": {}},
     "pause": {"cgroup-freezer": {}, "sigstop": {}},
+    "pid-exhaust": {"pids-max": {}},
     "stress": {"stress-ng": {}},
     "syscall": {"bpf-fmod-ret": _NO_INJECTION, "bpf-kprobe": _NO_OVERRIDE, "bpf-lsm": {}},
     "throttle": {"cgroup-v2": {}},

@@ -56,12 +56,16 @@ def test_a_process_is_stopped_and_continued(bench: Bench) -> None:
         assert bench.client.fault(fault.id).state == "ended"
 
 
-def test_in_turns_it_runs_half_of_the_time(bench: Bench) -> None:
+def test_in_turns_it_runs_for_its_share_of_the_time(bench: Bench) -> None:
+    """Over whole cycles, so that it does not matter where in one the look begins."""
     with cgroups(bench, "victim"):
         pid = start(bench, "victim", BUSY)
-        for target in (VICTIM, {"type": "pid", "pid": pid}):
-            fault = bench.inject("pause", target, spec={"on": "1s", "off": "1s"})
-            assert 0.2 < cpu_share(bench, pid, 12) < 0.8
+        process = {"type": "pid", "pid": pid}
+        for target, on, off in ((VICTIM, 1500, 500), (VICTIM, 1000, 1000), (process, 500, 1500)):
+            fault = bench.inject("pause", target, spec={"on": f"{on}ms", "off": f"{off}ms"})
+            share = cpu_share(bench, pid, 12)
+            print(f"\nasked to run {off / (on + off):.0%} of the time, ran {share:.1%}")
+            assert share == pytest.approx(off / (on + off), abs=0.1)
             assert bench.evidence(fault.id)["hits"] >= 4
             bench.client.revert(fault.id)
             assert cpu_share(bench, pid, 3) > 0.8

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from agentkit import STATE, Bench
-from cgroup_kit import BUSY, ROOT, cat, cgroups, cpu_share, start
+from cgroup_kit import BUSY, ROOT, cat, cgroups, keeps, start
 
 from nodeagent.model.errors import BackendError, InvalidSpec, Refused
 
@@ -40,18 +41,27 @@ def measured(bench: Bench, cgroup: str, seconds: int) -> float:
     return (after[0] - before[0]) / 1e6 / (after[1] - before[1])
 
 
+def until(what: Callable[[], bool], patience: float = 60.0) -> None:
+    end = time.monotonic() + patience
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.3)
+
+
 def test_a_share_of_the_targets_quota_and_not_of_the_nodes_cores(bench: Bench) -> None:
     with cgroups(bench, "victim", "neighbour"):
         bench.node.sh(f"echo '50000 100000' > {ROOT}/victim/cpu.max")
         other = start(bench, "neighbour", BUSY)
-        before = cpu_share(bench, other)
         fault = bench.inject("stress", VICTIM, spec={"cpu_percent": "50%"})
         share = measured(bench, "victim", 20) / 0.5
         print(f"\nasked 50 %, measured {share:.1%}")
         assert share == pytest.approx(0.5, abs=0.05)
-        assert cpu_share(bench, other) > before * 0.75, "the neighbour is slower"
         seen = bench.evidence(fault.id)
         assert seen["details"]["cpus"] == pytest.approx(0.25, abs=0.03)
+        assert seen["details"]["asked_cpus"] == 0.25
+        assert any("asked for 0.25 CPUs, measured 0.2" in line for line in seen["statements"])
+        assert seen["details"]["stalled_us"].keys() == {"cpu", "io", "memory"}
+        assert keeps(bench, other) > 0.9, "the neighbour is slower"
         assert seen["hits"] >= 1
         bench.client.revert(fault.id)
         nothing_left(bench)
@@ -90,6 +100,77 @@ def test_out_of_memory_goes_where_it_was_promised(bench: Bench) -> None:
         assert any("ran out of memory" in line for line in bench.evidence(fault.id)["statements"])
         bench.client.revert(fault.id)
         assert cat(bench, "victim", "memory.oom.group") == "1"
+        nothing_left(bench)
+
+
+def test_the_target_dies_first_where_that_is_asked(bench: Bench) -> None:
+    with cgroups(bench, "victim"):
+        bench.node.sh(f"echo 96M > {ROOT}/victim/memory.max")
+        script = 'exec python3 -c "x = bytearray(50 << 20); import time; time.sleep(1000)"'
+        target = start(bench, "victim", script)
+        until(lambda: int(cat(bench, "victim", "memory.current")) > 50 * MIB)
+        spec = {"memory": "96Mi", "oom_victim": "target"}
+        fault = bench.inject("stress", VICTIM, spec=spec, acknowledge=["oom"])
+        until(lambda: not bench.node.run(f"kill -0 {target}", check=False).ok)
+        assert bench.evidence(fault.id)["counters"]["oom_kill"] >= 1
+        assert bench.node.run("pgrep stress-ng", check=False).ok, "and not the load"
+        bench.client.revert(fault.id)
+        nothing_left(bench)
+
+
+def test_died_workers_are_told_and_started_again_where_asked(bench: Bench) -> None:
+    with cgroups(bench, "victim"):
+        spec = {"cpu": 1, "load": "10%"}
+        fault = bench.inject("stress", VICTIM, spec=spec)
+        bench.node.sh("pkill -9 stress-ng; sleep 0.5")
+        said = "; ".join(bench.evidence(fault.id)["statements"])
+        assert "stress-ng has ended with" in said
+        bench.client.revert(fault.id)
+        fault = bench.inject("stress", VICTIM, spec={**spec, "restart": True})
+        before = bench.evidence(fault.id)["counters"]["usage_usec"]
+        for times in (1, 2):
+            bench.node.sh("pkill -9 stress-ng")
+            until(lambda n=times: bench.evidence(fault.id)["counters"].get("restarts", 0) >= n)  # type: ignore[misc]
+        seen = bench.evidence(fault.id)
+        assert seen["counters"]["usage_usec"] > before, "what it used before counts too"
+        assert "started again 2 times" in seen["statements"]
+        assert bench.node.run("pgrep stress-ng", check=False).ok
+        bench.node.sh("pkill -9 stress-ng")
+        bench.client.revert(fault.id)
+        bench.node.sh("sleep 3")
+        nothing_left(bench)
+
+
+def test_out_of_memory_again_and_again(bench: Bench) -> None:
+    with cgroups(bench, "victim"):
+        bench.node.sh(f"echo 64M > {ROOT}/victim/memory.max")
+        spec = {"memory": "200Mi", "restart": True}
+        fault = bench.inject("stress", VICTIM, spec=spec, acknowledge=["oom"])
+        until(lambda: bench.evidence(fault.id)["counters"].get("oom_kill", 0) >= 2)
+        bench.client.revert(fault.id)
+        nothing_left(bench)
+
+
+NODE: dict[str, Any] = {"type": "node"}
+
+
+def test_on_the_node_a_cap_keeps_it_reachable(bench: Bench) -> None:
+    with cgroups(bench, "neighbour"):
+        with pytest.raises(Refused, match="leave it reachable"):
+            bench.plan("stress", NODE, spec={"cpu_percent": "100%"})
+        fault = bench.inject("stress", NODE, spec={"cpu_percent": "80%", "memory": "64Mi"})
+        mine = f"faultctl-stress-{fault.id}"
+        assert cat(bench, mine, "cpu.max") == "180000 100000"
+        share = measured(bench, mine, 20) / 2
+        print(f"\nasked 80 % of the node, measured {share:.1%}")
+        assert share == pytest.approx(0.8, abs=0.05)
+        assert bench.client.fault(fault.id).state == "armed", "the agent answers"
+        assert "stress-ng" not in cat(bench, "neighbour", "cgroup.procs")
+        innocent = start(bench, "neighbour", "sleep 1000")
+        bench.node.sh(f"echo 8M > {ROOT}/{mine}/memory.max")  # as if the node ran out of memory
+        until(lambda: bench.evidence(fault.id)["counters"].get("oom_kill", 0) >= 1)
+        assert bench.node.sh(f"ps -o comm= -p {innocent}").strip()
+        bench.client.revert(fault.id)
         nothing_left(bench)
 
 

@@ -30,24 +30,43 @@ class StressRun(StepBase):
     """stress-ng in a cgroup of our own below the target's; ended by cgroup.kill.
 
     A journal's revert needs the paths only, no pid. Files that it writes outlive a boot.
+    Where there is no cgroup of v2 to be below, `folders` are the directories that get one of
+    ours each: the root of v2 (hierarchy `node`), or the target's in every hierarchy of v1.
     """
 
     survives_boot: ClassVar[bool] = True
 
     op: Literal["stress_run"] = "stress_run"
-    scope: CgroupScope
+    scope: CgroupScope | None = None
+    hierarchy: Literal["v2", "v1", "node"] = "v2"
+    folders: tuple[str, ...] = ()
+    limits: tuple[tuple[str, str], ...] = Field(
+        default=(), description="files of our own cgroup and what is written to them"
+    )
     child: str = Field(pattern=r"^faultctl-stress-[a-z0-9-]+$", description="name of our cgroup")
     args: tuple[str, ...] = Field(min_length=1)
     workers: int = Field(ge=1, description="how many are to be alive before it is armed")
     memory: int = Field(default=0, ge=0, description="bytes that are to be held before that")
+    cpus_micro: int = Field(default=0, ge=0, description="CPUs that are asked for, in millionths")
     oom_score_adj: int = Field(ge=-1000, le=1000)
     folder: str = Field(default="", description="where scratch files go; empty: none")
+    restart: bool = Field(default=False, description="a run with a dead worker is started again")
+
+    @property
+    def v1(self) -> bool:
+        return self.hierarchy == "v1"
+
+    @property
+    def place(self) -> str:
+        """Where it runs, for a person."""
+        return self.scope.path if self.scope else self.folders[0]
 
     def key(self) -> str:
-        return f"stress:{self.scope.id}:{self.child}"
+        return f"stress:{self.scope.id if self.scope else self.folders[0]}:{self.child}"
 
     def summary(self) -> str:
-        return f"stress-ng {' '.join(self.args)}  # in {self.scope.path}/{self.child}"
+        limits = "".join(f", {name}={value}" for name, value in self.limits)
+        return f"stress-ng {' '.join(self.args)}  # in {self.place}/{self.child}{limits}"
 
 
 class ProcessKill(StepBase):

@@ -6,7 +6,8 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from cgroup_kit import MIB, NODE, VICTIM, plan, with_values
+from cgroup_kit import MIB, NODE, plan
+from cgroup_kit import VICTIM as CGROUP
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,10 +16,15 @@ from nodeagent.faults import kind_named
 from nodeagent.faults.stress import RESERVE
 from nodeagent.model.errors import InvalidSpec, Refused
 from nodeagent.model.kind import Measured
+from nodeagent.model.load import LoadBinding
 from nodeagent.model.plan import Plan
 from nodeagent.model.steps.process import StressRun
 
 ABLE = NODE.model_copy(update={"stress_ng": "stress-ng, version 0.15.06 (gcc 12.2.0, x86_64)"})
+VICTIM = LoadBinding(
+    path="/victim",
+    **{n: getattr(CGROUP, n) for n in type(CGROUP).model_fields if n not in ("values", "disk")},
+)
 LIMITED = VICTIM.model_copy(
     update={
         "cpu_micro": 500_000,
@@ -28,7 +34,15 @@ LIMITED = VICTIM.model_copy(
         "memory_limited": True,
     }
 )
-GROUPED = with_values(memory_oom_group="1").model_copy(update={"oom_group": ("/victim",)})
+GROUPED = VICTIM.model_copy(update={"oom_group": ("/victim",)})
+WHOLE = VICTIM.model_copy(
+    update={"hierarchy": "node", "scope": None, "folders": ("/sys/fs/cgroup",), "path": "",
+            "controllers": ("cpu", "io", "memory", "pids")}
+)  # fmt: skip
+OLD = VICTIM.model_copy(
+    update={"hierarchy": "v1", "scope": None, "folders": ("/c/cpu/pod", "/c/memory/pod"),
+            "controllers": ("cpu", "memory")}
+)  # fmt: skip
 
 
 def planned(spec: dict[str, Any], binding: Any = VICTIM) -> Plan:
@@ -173,3 +187,57 @@ def test_evidence_tells_of_deaths_and_of_an_end() -> None:
     assert found.hits == 2
     assert any("ended with 3: no such method" in line for line in found.statements)
     assert not kind_named("stress").evidence(spec, ()).counted
+
+
+def test_on_the_node_a_cap_keeps_it_reachable() -> None:
+    run = run_of(planned({"cpu_percent": "80%", "memory_percent": "50%"}, WHOLE))
+    assert run.limits == (
+        ("cpu.max", "180000 100000"),
+        ("memory.max", str(WHOLE.node_memory - RESERVE)),
+        ("pids.max", str(64 + 8 * 3)),
+    )
+    assert run.key() == "stress:/sys/fs/cgroup:faultctl-stress-t-1"
+    assert run.cpus_micro == 1_600_000
+    assert "cpu.max=180000 100000" in run.summary()
+    assert run_of(planned({"cpu": 1})).limits == ()
+    with pytest.raises(Refused, match=r"2 CPUs are more than 1\.8"):
+        planned({"cpu": 2}, WHOLE)
+    with pytest.raises(Refused, match="leave the node less"):
+        planned({"memory_percent": "100%"}, WHOLE)
+    with pytest.raises(Refused, match="guard rail"):
+        planned({"memory": "8Mi", "oom_victim": "target"}, WHOLE)
+    lacking = WHOLE.model_copy(update={"controllers": ("memory",)})
+    with pytest.raises(Refused, match=r"echo \+cpu \+pids > /sys/fs/cgroup"):
+        planned({"cpu": 1}, lacking)
+
+
+def test_on_v1_only_the_controllers_that_are_needed_are_required() -> None:
+    run = run_of(planned({"cpu": 1, "memory": "8Mi"}, OLD))
+    assert (run.v1, run.folders, run.limits) == (True, OLD.folders, ())
+    assert run.place == "/c/cpu/pod"
+    only_memory = OLD.model_copy(update={"controllers": ("memory",)})
+    with pytest.raises(Refused, match="no cgroup of the controller cpu"):
+        planned({"cpu": 1}, only_memory)
+    assert planned({"memory": "8Mi"}, only_memory).steps
+
+
+def test_evidence_holds_what_was_asked_against_what_was_measured() -> None:
+    made = planned({"cpu": 2, "load": "80%", "restart": True})
+    data = {"workers": 1, "usage_usec": 5, "held": 0, "memory_grown": 0, "oom_kill": 0,
+            "cpus": 1.59, "ended": None, "said": "", "restarts": 3, "nr_throttled": 4,
+            "throttled_usec": 2_000_000, "seconds": 9.0,
+            "stalls": {"cpu": {"some": 3_000_000}}}  # fmt: skip
+    spec = kind_named("stress").spec.model_validate({"cpu": 2})
+    found = kind_named("stress").evidence(spec, (Measured(made.steps[0], data),))
+    said = "; ".join(found.statements)
+    for words in ("asked for 1.6 CPUs, measured 1.59", "1 of 2 workers", "again 3 times",
+                  "in 4 periods", "held back for 2.00 s", "waited for cpu 3.00 s"):  # fmt: skip
+        assert words in said
+    assert found.details["asked_cpus"] == 1.6
+
+
+def test_a_journal_of_before_is_still_read() -> None:
+    scope = CGROUP.scope.model_dump()
+    old = {"op": "stress_run", "scope": scope, "child": "faultctl-stress-x", "args": ["--cpu", "1"],
+           "workers": 1, "oom_score_adj": 1000}  # fmt: skip
+    assert StressRun.model_validate(old).place == "/victim"
