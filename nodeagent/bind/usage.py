@@ -194,12 +194,11 @@ class _Usage:
         Such are a mount in another namespace, a root that was switched away from, and a
         program that opened the device with O_EXCL. Found by claiming it for a moment.
         """
-        found = []
-        for item in self.binding.layers:
-            if is_claimed(self.node.dev / item.layer.name.removeprefix("/dev/")):
-                why = "something unseen from here (another mount namespace?) holds"
-                found.append(self._guard("claimed", "an unseen user", item.layer.dev, why, None))
-        return found
+        top = self.binding.top  # those below are claimed by the one above
+        if not is_claimed(self.node.dev / top.name.removeprefix("/dev/")):
+            return []
+        why = "something unseen from here (another mount namespace?) holds"
+        return [self._guard("claimed", "an unseen user", top.dev, why, None)]
 
     def _range_hit(self, dev: str) -> bool | None:
         """Root: plain data of one file spares it; sectors chosen by number do not."""
