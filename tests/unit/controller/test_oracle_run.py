@@ -26,6 +26,7 @@ from controller.run_finish import Outcome, finish
 from controller.run_start import Stage, _write_planned
 from controller.score_files import open_run
 from controller.score_run import score_run
+from nodeagent.model.exposure import Exposure, Workload
 
 S = 10**9
 TRUTH = {
@@ -61,6 +62,7 @@ def experiment(healthy: Path) -> dict[str, Any]:
         "probes": {
             "orders": {"type": "exec", "command": ["test", "-e", str(healthy)], **often},
             "database": {"type": "process", "name": "pg-judged", **often},
+            "users": {"type": "exposure", "fault": "bad-sectors", **often},
         },
         "faults": {
             "bad-sectors": {
@@ -72,9 +74,28 @@ def experiment(healthy: Path) -> dict[str, Any]:
             }
         },
         "oracles": {
-            "repaired": {"hold": "2s", "cap": "30s", "require": {"type": "all", "of": condition}}
+            "repaired": {
+                "hold": "2s",
+                "cap": "30s",
+                "exposure": "users",
+                "require": {"type": "all", "of": condition},
+            }
         },
     }
+
+
+class Node(SimNode):
+    """Its agent also says who can still be hit."""
+
+    users = (Workload(pid=7, comm="postgres", how="file"),)
+
+    @property
+    def client(self) -> Node:
+        return self
+
+    def exposure(self, fault_id: str, timeout: float) -> Exposure | None:
+        found = self.fault(fault_id)
+        return Exposure(workloads=self.users) if found.state == "armed" else None
 
 
 @dataclass
@@ -83,7 +104,7 @@ class World:
 
     folder: Path
     healthy: Path
-    node: SimNode
+    node: Node
     database: subprocess.Popen[bytes]
     fault: str = ""
 
@@ -97,6 +118,14 @@ class World:
 def repairs(world: World) -> None:
     hand_in(world.folder, "report", {"alerts": ["orders"], "service": "postgres"})
     world.end("remedied")
+    world.healthy.touch()
+    time.sleep(0.3)
+    world.submit()
+
+
+def fails_over(world: World) -> None:
+    """The fault stays, and nobody uses what it is on."""
+    world.node.users = ()
     world.healthy.touch()
     time.sleep(0.3)
     world.submit()
@@ -165,7 +194,7 @@ def play(tmp_path: Path, operator: Callable[[World], None]) -> Outcome:
     healthy.touch()
     raw = yaml.safe_dump(experiment(healthy)).encode()
     loaded = load_experiment(raw, "experiment.yaml")
-    node = SimNode(boottime_ns)
+    node = Node(boottime_ns)
     code = "open('/proc/self/comm','w').write('pg-judged')\nimport time\ntime.sleep(60)"
     folder = tmp_path / "run"
     with subprocess.Popen([sys.executable, "-c", code]) as database:
@@ -191,6 +220,7 @@ def play(tmp_path: Path, operator: Callable[[World], None]) -> Outcome:
     ("operator", "verdict", "ended"),
     [
         (repairs, "pass", {"remedied"}),
+        (fails_over, "pass", {"reverted"}),
         (nothing, "fail", {"reverted"}),
         (hides, "fail", {"reverted"}),
         (deletes, "fail", {"remedied"}),
@@ -219,4 +249,5 @@ def test_each_operator_gets_what_it_earned(
     }, "what was recorded is what is computed again"
     scored = score_run(run)
     assert scored.text() == score_run(open_run(outcome.bundle)).text()
-    assert scored.score.marks[0].outcome == ("handled" if operator is repairs else "missed")
+    outcomes = {repairs: "handled", fails_over: "repaired but not handled"}
+    assert scored.score.marks[0].outcome == outcomes.get(operator, "missed")
