@@ -193,6 +193,8 @@ FC_SUBPROG_2(int, fc_path_matches, __u64, at, __u64, automaton)
 	__u64 state = FC_GLOB_START, inside = FC_OFFSET(mount, mnt);
 	bool named = false;
 
+	if (!FC_EXISTS(mount, mnt_parent))
+		return 0; /* without BTF it is not known: no plan gets here */
 	for (__u32 depth = 0; depth < FC_MAX_DEPTH; depth++) {
 		struct dentry *parent;
 

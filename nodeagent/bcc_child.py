@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import signal
 import sys
 import tarfile
 import tempfile
@@ -31,6 +32,9 @@ from nodeagent.encode.kernel_probe import (
 
 NOBODY = 65534
 MAX_LOG = 256 * 1024
+CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 1 << 18
+PR_SET_PDEATHSIG = 1
+LIBC = ctypes.CDLL(None, use_errno=True)
 # As much of a kernel's headers as bcc's own headers ask for.
 STUBS = {
     "include/linux/kconfig.h": "#define CONFIG_BPF_SYSCALL 1\n",
@@ -68,11 +72,25 @@ EMPTY = (
 
 
 def give_up_rights() -> None:
-    """Root becomes nobody; a compiler needs no more. Raises OSError."""
+    """Root becomes nobody, who dies with the agent; a compiler needs no more. Raises OSError."""
     if os.geteuid() == 0:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
+    parent = os.getppid()
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def own_tmp() -> None:
+    """A /tmp that nobody else sees and that goes with this process, however it ends.
+
+    Without the right to (mount(2)), the node's own is used.
+    """
+    if LIBC.unshare(CLONE_NEWNS) == 0:
+        LIBC.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None)
+        LIBC.mount(b"tmpfs", b"/tmp", b"tmpfs", 0, b"mode=1777,size=256m")
 
 
 def write_stubs(folder: Path) -> None:
@@ -184,6 +202,7 @@ def main() -> None:
     request = json.load(sys.stdin)
     os.umask(0o077)
     os.environ.pop("BCC_LINUX_VERSION_CODE", None)
+    own_tmp()
     give_up_rights()
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # libbcc also prints to standard output

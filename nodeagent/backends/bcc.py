@@ -13,7 +13,9 @@ import os
 import platform
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,8 @@ from nodeagent.backends.libbpf import (
 )
 from nodeagent.encode.bpf_link import Linked, link, returned_constant
 from nodeagent.encode.bpf_source import Source, flatten, size_function
-from nodeagent.model.errors import BackendError, Refused
+from nodeagent.model.bpf import BY_EITHER
+from nodeagent.model.errors import BackendError, FaultError, Refused
 
 COMPILE_TIMEOUT_S = 600.0
 """A second natively; minutes under emulation."""
@@ -84,13 +87,14 @@ def source_files(folder: Path = OBJECTS) -> dict[str, str]:
 
 
 class BccLoader:
-    """Compiles by demand. Not safe from several threads: its owner locks."""
+    """Compiles by demand, or before it; safe from any thread."""
 
     name = "bcc"
 
     def __init__(self, maps: Mapping[str, BpfMap], btf: Path = BTF_VMLINUX) -> None:
         self._maps = maps
         self._btf = btf
+        self._lock = threading.Lock()
         self._compiled: dict[str, tuple[Source, dict[str, bytes]]] = {}
 
     def load(self, want: Want) -> int:
@@ -111,23 +115,34 @@ class BccLoader:
             raise BackendError(f"{want.program} cannot be linked", str(exc)) from exc
         return _load(want, linked)
 
+    def prepare(self) -> None:
+        """Compile everything now: a compilation takes seconds, which no mutation should wait
+        for. What cannot be compiled is said when it is asked for."""
+        for name in sorted(BY_EITHER):
+            with suppress(FaultError):
+                self._programs(name)
+
     def _programs(self, name: str) -> tuple[Source, dict[str, bytes]]:
-        if name not in self._compiled:
+        with self._lock:
+            if name not in self._compiled:
+                self._compiled[name] = self._compile(name)
+            return self._compiled[name]
+
+    def _compile(self, name: str) -> tuple[Source, dict[str, bytes]]:
+        what = f"the BPF source {name} cannot be compiled"
+        try:
             files = source_files()
-            what = f"the BPF source {name} cannot be compiled"
-            try:
-                source = flatten(f"{name}.bpf.c", files)
-            except (KeyError, ValueError) as exc:
-                raise BackendError(what, f"{exc}", "make bpf") from exc
-            request = {
-                "source": f"{name}.bpf.c",
-                "files": files,
-                "maps": list(self._maps),
-                "btf": str(self._btf) if self._btf.exists() else "",
-                "headers": kernel_headers(),
-            }
-            self._compiled[name] = source, _compile(what, request)
-        return self._compiled[name]
+            source = flatten(f"{name}.bpf.c", files)
+        except (OSError, KeyError, ValueError) as exc:
+            raise BackendError(what, f"{exc}", "make bpf") from exc
+        request = {
+            "source": f"{name}.bpf.c",
+            "files": files,
+            "maps": list(self._maps),
+            "btf": str(self._btf) if self._btf.exists() else "",
+            "headers": kernel_headers(),
+        }
+        return source, _compile(what, request)
 
 
 def _compile(what: str, request: dict[str, Any]) -> dict[str, bytes]:

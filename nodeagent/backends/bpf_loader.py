@@ -38,6 +38,9 @@ class Loader(Protocol):
     def load(self, want: Want) -> int:
         """A descriptor of the program. Raises Refused, VerifierRejected, OSError."""
 
+    def prepare(self) -> None:
+        """Do now what takes long, without loading anything."""
+
 
 class LibbpfLoader:
     """CO-RE objects, compiled when the package was built."""
@@ -46,6 +49,9 @@ class LibbpfLoader:
 
     def __init__(self, maps: Mapping[str, BpfMap]) -> None:
         self._maps = maps
+
+    def prepare(self) -> None:
+        """Nothing: it is compiled already."""
 
     def load(self, want: Want) -> int:
         """See Loader."""

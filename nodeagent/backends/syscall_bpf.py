@@ -1,4 +1,4 @@
-"""The BPF objects that fail system calls: one set of maps, hooks attached by demand.
+"""The BPF programs that fail system calls: one set of maps, hooks attached by demand.
 
 A hook is one function hooked in one way. Its program is loaded when it is first asked for,
 stays loaded, and is attached only while a fault needs it; all of it ends with this process.
@@ -6,124 +6,35 @@ stays loaded, and is attached only while a fault needs it; all of it ends with t
 
 from __future__ import annotations
 
-import ctypes
-import os
-import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from nodeagent.backends.bpf_object import BpfLink, BpfObject, recursion_misses
-from nodeagent.backends.libbpf import BpfMap, VerifierRejected, check, errno_of, lib, strerror
-from nodeagent.backends.libbpf import log as library_log
+from nodeagent.backends.bcc import BccLoader
+from nodeagent.backends.bpf_attach import (
+    FdLink,
+    attach_kprobe,
+    attach_raw_tracepoint,
+    attach_tracing,
+)
+from nodeagent.backends.bpf_loader import LibbpfLoader, Loader, SharedObject, Want
+from nodeagent.backends.bpf_object import BTF_VMLINUX, recursion_misses
+from nodeagent.backends.libbpf import BpfMap, VerifierRejected
 from nodeagent.encode.syscall_maps import Way
 from nodeagent.encode.syscalls import hooked
+from nodeagent.model.bpf import MAPS, chosen_loader
 from nodeagent.model.errors import Refused
 
-MAPS = ("fc_control", "fc_points", "fc_tgids", "fc_cgroups", "fc_call_slots", "fc_call_stats",
-        "fc_hits", "fc_spared", "fc_numbers", "fc_call_info", "fc_globs",
-        "fc_call_nets")  # fmt: skip
-_TREE = ("fc_tree_fork", "fc_tree_exit")
-_P, _I, _S = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
-
-
-class _KprobeOpts(ctypes.Structure):
-    """struct bpf_kprobe_opts of libbpf 1.0; later ones only got longer."""
-
-    _fields_ = [
-        ("sz", ctypes.c_size_t),
-        ("bpf_cookie", ctypes.c_uint64),
-        ("offset", ctypes.c_size_t),
-        ("retprobe", ctypes.c_bool),
-        ("unused", ctypes.c_byte * 7),
-    ]
-
-
-def _library() -> ctypes.CDLL:
-    found = lib()
-    found.bpf_map__reuse_fd.restype = _I
-    found.bpf_map__reuse_fd.argtypes = (_P, _I)
-    found.bpf_program__set_attach_target.restype = _I
-    found.bpf_program__set_attach_target.argtypes = (_P, _I, _S)
-    found.bpf_raw_tracepoint_open.restype = _I
-    found.bpf_raw_tracepoint_open.argtypes = (_S, _I)
-    found.bpf_program__attach_kprobe_opts.restype = _P
-    found.bpf_program__attach_kprobe_opts.argtypes = (_P, _S, ctypes.POINTER(_KprobeOpts))
-    return found
-
-
-class HookObject(BpfObject):
-    """An object that shares the maps of another one."""
-
-    def share(self, maps: dict[str, BpfMap]) -> None:
-        """Use these maps instead of own ones; before load. Raises OSError."""
-        for name, shared in maps.items():
-            found = _library().bpf_object__find_map_by_name(self._handle(), name.encode())
-            if found:
-                check(_library().bpf_map__reuse_fd(found, shared.fd), f"share {name}")
-
-    def aim(self, program: str, function: str) -> None:
-        """Set what a program is attached to; before load. Raises OSError."""
-        handle, name = self.program(program), function.encode()
-        check(_library().bpf_program__set_attach_target(handle, 0, name), f"aim at {function}")
-
-    def attach_kprobe(self, program: str, function: str, point: int, at_return: bool) -> BpfLink:
-        """Attach a program to one more function. Raises VerifierRejected."""
-        opts = _KprobeOpts(sz=ctypes.sizeof(_KprobeOpts), bpf_cookie=point, retprobe=at_return)
-        handle, links = self.program(program), list[int | None]()
-
-        def attach() -> int:
-            links.append(
-                _library().bpf_program__attach_kprobe_opts(
-                    handle, function.encode(), ctypes.byref(opts)
-                )
-            )
-            return 0 if links[0] else -ctypes.get_errno()
-
-        result, log = library_log.of(attach)
-        if not links[0]:
-            why = strerror(errno_of(result))
-            raise VerifierRejected(f"{function} cannot be probed", why, log)
-        return BpfLink(links[0])
-
-
-class _FdLink:
-    """An attached program by the descriptor of its link."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd: int | None = fd
-
-    def close(self) -> None:
-        """Detach; harmless when already done."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
-
-
-class HeldProgram:
-    """A loaded program alone: two descriptors at most, where an object has one a map too."""
-
-    def __init__(self, loaded: HookObject, name: str) -> None:
-        """Keeps the program; its object is closed."""
-        self._name = name
-        self._fd = os.dup(lib().bpf_program__fd(loaded.program(name)))
-        loaded.close()
-
-    def attach(self) -> _FdLink:
-        """Attach where it was aimed at (tracing and LSM programs). Raises OSError."""
-        fd = _library().bpf_raw_tracepoint_open(None, self._fd)
-        return _FdLink(check(fd, f"attach {self._name}"))
-
-    def misses(self) -> int:
-        """See BpfObject.recursion_misses."""
-        return recursion_misses(self._fd)
+_TREE = {"fc_tree_fork": "sched_process_fork", "fc_tree_exit": "sched_process_exit"}
+_KPROBES = {Way.ENTRY: "fc_syscall_entry", Way.RETURN: "fc_syscall_return"}
 
 
 @dataclass
 class _Hook:
-    """One loaded hook; `held` is None for those by kprobes, which share one object."""
+    """One loaded hook. Those by kprobes share one program, and so its descriptor."""
 
-    held: HeldProgram | None
-    program: str
-    link: BpfLink | _FdLink | None = None
+    program_fd: int
+    attach: Callable[[], FdLink]
+    link: FdLink | None = None
     users: set[int] = field(default_factory=set)
     """Slots that need it attached."""
 
@@ -131,13 +42,18 @@ class _Hook:
 class SyscallHooks:
     """Loads and attaches by demand. Not safe from several threads: its owner locks."""
 
-    def __init__(self) -> None:
-        self._base = HookObject("syscall_tree")
+    def __init__(self, loader: str = "auto") -> None:
+        """loader: auto, libbpf or bcc."""
+        self._base = SharedObject(MAPS, relocated=False)
         self._base.load()
-        self.maps = {name: self._base.map(name) for name in MAPS}
+        self.maps: dict[str, BpfMap] = self._base.maps()
+        chosen = chosen_loader(loader, BTF_VMLINUX.exists())
+        self.loader: Loader = (
+            BccLoader(self.maps) if chosen == "bcc" else LibbpfLoader(self.maps)
+        )  # fmt: skip
         self._hooks: dict[tuple[Way, str, int], _Hook] = {}
-        self._kprobes: HookObject | None = None
-        self._tree_links: list[BpfLink] = []
+        self._programs: dict[Want, int] = {}
+        self._tree_links: list[FdLink] = []
         self._tree_users: set[int] = set()
         self.hook_numbers: dict[str, int] = {}
         """LSM hook -> its number in fc_numbers."""
@@ -147,65 +63,53 @@ class SyscallHooks:
         key = (way, function, point)
         if key in self._hooks:
             return
-        if way in (Way.ENTRY, Way.RETURN):
-            program = "fc_syscall_entry" if way is Way.ENTRY else "fc_syscall_return"
-            self._kprobe_object()
-            self._hooks[key] = _Hook(None, program)
-            return
-        constants = struct.pack("=I", point)
-        if way is Way.LSM:
-            constants = struct.pack("=II", self._lsm_number(function), hooked(function))
-        name = "lsm" if way is Way.LSM else "modret"
-        loaded = HookObject(f"syscall_{name}")
-        program = f"fc_syscall_{name}"
         try:
-            loaded.share(self.maps)
-            loaded.preset(".rodata.fc", constants)
-            loaded.aim(program, function)
-            loaded.load()
-        except BaseException as exc:
-            loaded.close()
-            if isinstance(exc, VerifierRejected):
-                raise _explained(exc, way, function) from exc
-            raise
-        self._hooks[key] = _Hook(HeldProgram(loaded, program), program)
+            fd = self._program(self._want(way, function, point))
+        except VerifierRejected as exc:
+            raise _explained(exc, way, function) from exc
+
+        def attach() -> FdLink:
+            if way in _KPROBES:
+                return attach_kprobe(fd, function, point, way is Way.RETURN)
+            return attach_tracing(fd, function)
+
+        self._hooks[key] = _Hook(fd, attach)
+
+    def _want(self, way: Way, function: str, point: int) -> Want:
+        if way in _KPROBES:
+            return Want("syscall_kprobe", _KPROBES[way], "kprobe")
+        if way is Way.LSM:
+            presets = (self._lsm_number(function), hooked(function))
+            return Want("syscall_lsm", "fc_syscall_lsm", "lsm", function, presets)
+        return Want("syscall_modret", "fc_syscall_modret", "fmod_ret", function, (point,))
+
+    def _program(self, want: Want) -> int:
+        if want not in self._programs:
+            self._programs[want] = self.loader.load(want)
+        return self._programs[want]
 
     def _lsm_number(self, hook: str) -> int:
         return self.hook_numbers.setdefault(hook, len(self.hook_numbers) + 1)
 
-    def _kprobe_object(self) -> HookObject:
-        if self._kprobes is None:
-            loaded = HookObject("syscall_kprobe")
-            try:
-                loaded.share(self.maps)
-                loaded.load()
-            except BaseException as exc:
-                loaded.close()
-                if isinstance(exc, VerifierRejected):
-                    raise _explained(exc, Way.ENTRY, "") from exc
-                raise
-            self._kprobes = loaded
-        return self._kprobes
+    def load_tree(self) -> None:
+        """Have the programs that follow forks and exits ready. Raises as load()."""
+        for program in _TREE:
+            self._program(Want("syscall_tree", program, "raw_tp"))
 
     def attach(self, way: Way, function: str, point: int, slot: int) -> None:
         """Attach for a slot; nothing new when another one has it attached already."""
         self.load(way, function, point)
         hook = self._hooks[way, function, point]
         if hook.link is None:
-            hook.link = (
-                hook.held.attach()
-                if hook.held is not None
-                else self._kprobe_object().attach_kprobe(
-                    hook.program, function, point, way is Way.RETURN
-                )
-            )
+            hook.link = hook.attach()
         hook.users.add(slot)
 
     def attach_tree(self, slot: int) -> None:
         """Follow forks and exits, for a slot."""
         if not self._tree_links:
-            for name in _TREE:
-                self._tree_links.append(self._base.attach(name))
+            for program, tracepoint in _TREE.items():
+                fd = self._program(Want("syscall_tree", program, "raw_tp"))
+                self._tree_links.append(attach_raw_tracepoint(fd, tracepoint))
         self._tree_users.add(slot)
 
     def release(self, slot: int) -> None:
@@ -230,10 +134,8 @@ class SyscallHooks:
 
         Counted for each program since it was loaded, whoever made the call.
         """
-        mine = [hook for hook in self._hooks.values() if slot in hook.users]
-        kprobes = {hook.program for hook in mine if hook.held is None}
-        found = sum(self._kprobe_object().recursion_misses(name) for name in kprobes)
-        return found + sum(hook.held.misses() for hook in mine if hook.held is not None)
+        mine = {hook.program_fd for hook in self._hooks.values() if slot in hook.users}
+        return sum(recursion_misses(fd) for fd in mine)
 
 
 def _explained(exc: VerifierRejected, way: Way, function: str) -> Exception:

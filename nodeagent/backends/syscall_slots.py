@@ -7,74 +7,25 @@ nothing comes to it any more before it is emptied.
 from __future__ import annotations
 
 import os
+import platform
 import struct
 import sys
-from dataclasses import dataclass
 
 from nodeagent.backends.syscall_bpf import SyscallHooks
+from nodeagent.backends.syscall_places import places, slot_value
 from nodeagent.bind.node import Node
 from nodeagent.bind.process import NODE_AGENTS, descendants, start_ticks
 from nodeagent.crashpoint import crashpoint
 from nodeagent.encode import syscall_maps as m
 from nodeagent.encode.globs import START, compile_globs
-from nodeagent.encode.syscall_maps import CallFlag, CallSlot, CallStats, Hits, Way
+from nodeagent.encode.predicate_code import compile_when
+from nodeagent.encode.syscall_maps import CallStats, Hits
 from nodeagent.encode.syscalls import table
 from nodeagent.model.errors import Refused
 from nodeagent.model.process import PidScope
 from nodeagent.model.steps.syscall import SyscallFail
 
-WAYS = {"modret": Way.MODRET, "entry": Way.ENTRY, "return": Way.RETURN, "lsm": Way.LSM}
 _COMM = 16
-
-
-@dataclass(frozen=True)
-class Place:
-    """One hook of a step: how, where, and the point it counts as."""
-
-    way: Way
-    function: str
-    point: int
-
-
-def places(step: SyscallFail) -> tuple[Place, ...]:
-    """All hooks of a step. Those of 32-bit calls have their arguments elsewhere, so filters
-    that look at them leave them out."""
-    way, found = WAYS[step.way], []
-    for hook in step.hooks:
-        index = table()[hook.call].index
-        if hook.lsm:
-            found.append(Place(way, hook.lsm, m.point(way, index)))
-        found += [Place(way, f, m.point(way, index)) for f in hook.functions]
-        if not step.by_file:
-            found += [Place(way, f, m.point(way, index, compat=True)) for f in hook.compat]
-    return tuple(found)
-
-
-def slot_value(step: SyscallFail, generation: int) -> CallSlot:
-    """The program's parameters."""
-    flags = CallFlag(0)
-    for flag, on in (
-        (CallFlag.UID, step.uid is not None),
-        (CallFlag.RUNTIME, step.spare_runtime),
-        (CallFlag.FILES, bool(step.paths)),
-        (CallFlag.EXE, bool(step.exes)),
-        (CallFlag.DEVICE, step.device is not None),
-        (CallFlag.NET, bool(step.ports or step.nets)),
-    ):
-        flags |= flag if on else CallFlag(0)
-    return CallSlot(
-        value=step.value,
-        seed=step.seed,
-        first=step.first,
-        at_most=step.at_most,
-        every=step.every,
-        rate_ppm=step.rate_ppm,
-        flags=flags,
-        fd_types=step.fd_types,
-        uid=step.uid or 0,
-        generation=generation,
-        device=m.kernel_dev(*step.device) if step.device else 0,
-    )
 
 
 def _u32(number: int) -> bytes:
@@ -137,6 +88,9 @@ class SyscallSlots:
             call = table()[hook.call]
             info = m.pack_info(call.subject, call.named)
             self._maps["fc_call_info"].update(_u32(call.index), info)
+            if step.when:
+                code = compile_when(step.when, call, platform.machine())
+                self._maps["fc_whens"].update(m.when_key(slot, call.index), code)
             if hook.lsm:
                 number = m.pack_number(call.index, self._lsm(hook.lsm))
                 self._maps["fc_numbers"].update(_u32(hook.number), number)
@@ -198,6 +152,9 @@ class SyscallSlots:
         else:
             self._mask("fc_cgroups", _u64(step.scope.id), slot, False)
         self._hooks.release(slot)
+        if step.when:
+            for hook in step.hooks:
+                self._maps["fc_whens"].delete(m.when_key(slot, table()[hook.call].index))
         for exe in (False, True):
             state = START
             while self._maps["fc_globs"].delete(m.glob_key(slot, state, exe)):

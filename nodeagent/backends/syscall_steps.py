@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
 from nodeagent.backends import Outcome, Peer, Prior, Runtime
 from nodeagent.backends.pid_watch import PidWatch
 from nodeagent.backends.syscall_bpf import SyscallHooks
-from nodeagent.backends.syscall_slots import SyscallSlots, places
+from nodeagent.backends.syscall_places import places
+from nodeagent.backends.syscall_slots import SyscallSlots
 from nodeagent.bind.node import Node
 from nodeagent.bind.process import CGROUPS, cgroup_pids, has_io_uring, is_compat, start_ticks
 from nodeagent.encode.syscall_maps import Hits
 from nodeagent.encode.syscalls import URING, table
-from nodeagent.model.errors import Refused
+from nodeagent.model.errors import FaultError, Refused
 from nodeagent.model.process import PidScope
 from nodeagent.model.steps import Status, StepBase
 from nodeagent.model.steps.syscall import SyscallFail
@@ -39,6 +41,16 @@ class SyscallBackend:
         self._armed: dict[tuple[str, SyscallFail], int] = {}
         self._node = Node()
         self._watch = PidWatch(runtime.on_event, self._node)
+        self._loader = runtime.bpf_loader
+        if runtime.bpf_loader == "bcc" and runtime.on_event is not None:
+            threading.Thread(target=self._prepare, name="bcc", daemon=True).start()
+
+    def _prepare(self) -> None:
+        with suppress(FaultError, OSError):  # it is said again when a fault asks for it
+            with self._lock:
+                self._ready()
+            assert self._hooks is not None  # noqa: S101 - _ready sets it
+            self._hooks.loader.prepare()
 
     def observe(self, fault_id: str, step: SyscallFail, peers: Sequence[Peer]) -> Prior:
         """Load all programs, so that a refusal comes before anything is changed."""
@@ -48,11 +60,13 @@ class SyscallBackend:
             assert self._hooks is not None  # noqa: S101 - _ready sets it
             for place in places(step):
                 self._hooks.load(place.way, place.function, place.point)
+            if isinstance(step.scope, PidScope) and step.scope.tree:
+                self._hooks.load_tree()
         return {}
 
     def _ready(self) -> SyscallSlots:
         if self._slots is None:
-            self._hooks = SyscallHooks()
+            self._hooks = SyscallHooks(self._loader)
             self._slots = SyscallSlots(self._hooks, self._node)
         return self._slots
 
@@ -152,7 +166,7 @@ class SyscallBackend:
                 for pid in pids
                 if has_io_uring(self._node, pid)
             ]
-        if any(not hook.compat for hook in step.hooks) or step.by_file:
+        if any(not hook.compat for hook in step.hooks) or step.by_file or step.when:
             said += [
                 f"process {pid} is a 32-bit program: its calls pass, not covered"
                 for pid in pids

@@ -45,6 +45,7 @@ class CallFlag(IntFlag):
     EXE = 8
     DEVICE = 16
     NET = 32
+    WHEN = 64
 
 
 class Hooked(IntEnum):
@@ -193,6 +194,11 @@ def pack_info(subject: Subject, named: Named) -> bytes:
 def glob_key(slot: int, state: int, exe: bool) -> bytes:
     """Key of fc_globs: one of 32,768 states of one of a slot's two automata."""
     return struct.pack("=I", state | slot << 16 | exe << 22)
+
+
+def when_key(slot: int, call: int) -> bytes:
+    """Key of fc_whens."""
+    return struct.pack("=I", slot << 8 | call)
 
 
 def pack_nets(ports: tuple[int, ...], nets: tuple[str, ...]) -> bytes:

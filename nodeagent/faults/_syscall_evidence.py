@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from nodeagent.encode.syscall_args import arguments
 from nodeagent.encode.syscall_table import FAMILIES
 from nodeagent.encode.syscalls import URING, VDSO, expand
 from nodeagent.model.evidence import Evidence
@@ -63,5 +64,6 @@ def about(names: tuple[str, ...]) -> tuple[str, ...]:
         hook = f"LSM hook {call.hook}" if call.hook else "no LSM hook stands for it"
         errnos = ", ".join(sorted(call.errnos)) or "no errno at all"
         fd = "filters by file apply" if call.fd else "no open file to filter by"
-        lines.append(f"{call.name}: returns {errnos}; {hook}; {fd}")
+        named = ", ".join(argument.name for argument in arguments(call.name)) or "none"
+        lines.append(f"{call.name}: returns {errnos}; {hook}; {fd}; arguments: {named}")
     return (*lines, *statements(names)) if names else ()

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 from nodeagent.encode.syscall_maps import Hooked, Subject
 from nodeagent.encode.syscall_table import FAMILIES
 from nodeagent.encode.syscalls import PREFIX, Call, errno_number, expand, hooked, on_arch
+from nodeagent.model.bpf import MAPS
 from nodeagent.model.evidence import NodeEvent, ProcessEvent
 from nodeagent.model.facts import Facts, NeedBpf, NeedBpfLsm, NeedKprobeOverride, NeedRoot
 from nodeagent.model.kind import Context, Guard, Reaction, Rung
@@ -35,6 +36,7 @@ class CallSpec(Protocol):
     at_most: int | None
     seed: int
     uid: int | None
+    when: str
     exe: tuple[str, ...]
     fd_type: tuple[FdType, ...]
     path: tuple[str, ...]
@@ -77,6 +79,8 @@ def fitting(spec: CallSpec, context: Context, way: Way) -> str | None:
         if wanting:
             why = "CONFIG_FUNCTION_ERROR_INJECTION" if len(wanting) == len(calls) else "not listed"
             return f"{', '.join(wanting)} cannot be injected into ({why})"
+    if (spec.path or spec.exe) and not context.facts.btf:
+        return "without BTF paths cannot be compared: struct mount is in no kernel header"
     return _filters_fit(spec, calls, way)
 
 
@@ -134,6 +138,7 @@ def steps_for(spec: CallSpec, context: Context, way: Way) -> list[SyscallFail]:
             at_most=spec.at_most or 0,
             seed=spec.seed,
             uid=spec.uid,
+            when=spec.when,
             fd_types=fd_types,
             paths=spec.path,
             exes=spec.exe,
@@ -191,7 +196,7 @@ class NeedInjectableCalls:
 
 
 def _bpf(*objects: str) -> tuple[Any, ...]:
-    return (NeedRoot(), *(NeedBpf(name) for name in ("syscall_tree", *objects)))
+    return (NeedRoot(), *(NeedBpf(name) for name in (MAPS, "syscall_tree", *objects)))
 
 
 LADDER = (

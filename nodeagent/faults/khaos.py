@@ -64,6 +64,7 @@ class _Effect:
     seed: int
     runtime: bool
     uid: int | None = None
+    when: str = ""
     exe: tuple[str, ...] = ()
     fd_type: tuple[sp.FdType, ...] = ()
     path: tuple[str, ...] = ()

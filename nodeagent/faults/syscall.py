@@ -8,8 +8,10 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from nodeagent.encode.globs import compile_globs
+from nodeagent.encode.predicate import MAX_TEXT, PredicateError
+from nodeagent.encode.predicate_code import check
 from nodeagent.encode.syscall_maps import pack_nets
-from nodeagent.encode.syscalls import cannot_return, errno_number, expand
+from nodeagent.encode.syscalls import Call, cannot_return, errno_number, expand
 from nodeagent.faults import _syscall_evidence as se
 from nodeagent.faults import _syscall_plan as sp
 from nodeagent.model.kind import FaultKind, FaultSpec
@@ -37,6 +39,11 @@ class Spec(FaultSpec):
         default=False,
         description="the call is done, its side effect kept, and what it returns is changed; "
         "without, it is skipped",
+    )
+    when: str = Field(
+        default="",
+        max_length=MAX_TEXT,
+        description="only calls whose arguments are such: 'count >= 4096 && fd > 2'",
     )
     rate: Percent = Field(default=Decimal(100), description="share of the matching calls")
     every: int = Field(default=1, ge=1, lt=1 << 32, description="only each n-th matching call")
@@ -102,10 +109,20 @@ class Spec(FaultSpec):
             raise ValueError("rate: at 0% no call would ever fail")
         if self.first is not None and self.first < self.every:
             raise ValueError(f"first {self.first} ends before every {self.every} comes to one")
+        if self.when:
+            _check_when(self.when, calls)
         compile_globs(self.path)
         compile_globs(self.exe)
         pack_nets((), self.address)
         return self
+
+
+def _check_when(text: str, calls: tuple[Call, ...]) -> None:
+    """One error for a bad predicate, with a caret at its column. Raises ValueError."""
+    try:
+        check(text, calls)
+    except PredicateError as exc:
+        raise ValueError(f"when: {exc}") from exc
 
 
 def _collateral(spec: Spec) -> tuple[str, ...]:
@@ -126,12 +143,24 @@ process with all its threads, also those of later; with --tree its descendants, 
 birth; or a cgroup with all processes below it, present and future, through restarts. The
 agent, its guardian, PID 1 and kernel threads are never hit; in a cgroup, neither are the
 kubelet, container runtimes (nor their init, until it execs the container's program) and pause,
-which are known by name.
+which are known by name. A fault on a process ends with it, as remedied.
 
 A family stands for an operation with all its aliases: `read-family` is read, pread64, readv,
 preadv and preadv2. 32-bit calls are hooked as well where the kernel has them, but for socketcall
 and ipc, and not with a filter by file. Not covered, and said in the evidence: io_uring, which
 makes no such calls; mmap; clocks, which the C library reads by the vDSO without the kernel.
+
+For which files: a path is the one that the caller itself would write, links and relative names
+resolved, in its own mount namespace and below its own root; a file system that is mounted
+somewhere else as well is not found by its other path. An open is met where its file is known:
+at the security hook, or with --after. A socket's port is that of either end, its address the
+one that the call names, else the peer's.
+
+Which of them: `--when 'count >= 4096 && flags & 0x4 != 0'` looks at the call's arguments by the
+kernel's names for them (`faultctl explain syscall --call read` lists them). There are comparisons,
+&& || ! and parentheses, & for bits (it binds tighter than a comparison), whole numbers and
+constants such as O_DIRECT. It is checked, encoded and run by the program itself: nothing of it is
+compiled.
 
 How often: among the first n matching calls, each n-th, a share of them by seed (the n-th draw of
 a seed is always the same), and at most n in all, whichever threads make them. Calls that are

@@ -76,11 +76,16 @@ class Bench:
 
 
 @contextmanager
-def running_agent(node: Node, env: dict[str, str] | None = None) -> Iterator[Bench]:
-    """Start an agent with this checkout's code; at the end everything of it is gone."""
+def running_agent(
+    node: Node, env: dict[str, str] | None = None, extra: tuple[str, ...] = ()
+) -> Iterator[Bench]:
+    """Start an agent with this checkout's code; at the end everything of it is gone.
+
+    extra: more arguments for it.
+    """
     node.push_code()
     node.sh(f"rm -rf {STATE}")
-    access = lab_agent.start(node, env=env)
+    access = lab_agent.start(node, env=env, extra=extra)
     address = AgentAddress(access.url, access.cert, access.key, access.ca, "localhost")
     with AgentClient(address, node.pace.stretch) as client:
         try:
@@ -97,16 +102,17 @@ class Benches:
     node would share a state directory. An agent that a test has killed is replaced.
     """
 
-    _open: ClassVar[dict[str, tuple[AbstractContextManager[Bench], Bench]]] = {}
+    _open: ClassVar[dict[str, tuple[AbstractContextManager[Bench], Bench, tuple[str, ...]]]] = {}
 
-    def of(self, node: Node) -> Bench:
+    def of(self, node: Node, *extra: str) -> Bench:
+        """extra: arguments that the agent has; one that has others is replaced."""
         known = self._open.get(node.name)
-        if known is not None and node.ended(known[1].access.child) is None:
+        if known and known[2] == extra and node.ended(known[1].access.child) is None:
             return known[1]
         if known is not None:
             known[0].__exit__(None, None, None)  # dropped later, it would stop the next one
-        manager = running_agent(node)
-        self._open[node.name] = (manager, manager.__enter__())
+        manager = running_agent(node, extra=extra)
+        self._open[node.name] = (manager, manager.__enter__(), extra)
         return self._open[node.name][1]
 
     def close(self) -> None:
@@ -114,7 +120,7 @@ class Benches:
 
     @classmethod
     def close_all(cls) -> None:
-        for manager, bench in cls._open.values():
+        for manager, bench, _ in cls._open.values():
             if bench.node.entry.supervisor is not None:
                 manager.__exit__(None, None, None)
         cls._open.clear()

@@ -52,6 +52,7 @@ class SyscallFail(StepBase):
     device: tuple[int, int] | None = Field(default=None, description="major and minor")
     ports: tuple[int, ...] = Field(default=(), max_length=8, description="of either end")
     nets: tuple[str, ...] = Field(default=(), max_length=4, description="of the other end")
+    when: str = Field(default="", description="a predicate, see encode/predicate.py")
     spare_runtime: bool = False
 
     @property
@@ -72,8 +73,9 @@ class SyscallFail(StepBase):
         return f"BPF {self.way} on {shown}: calls of {who}{self._which()} return {self.value}"
 
     def _which(self) -> str:
-        said = [("by", self.exes), ("on", self.paths), ("of port", map(str, self.ports))]
-        said += [("to", self.nets), ("on device", [":".join(map(str, self.device or ()))])]
+        said = [("where", (self.when,)), ("by", self.exes), ("on", self.paths)]
+        said += [("of port", tuple(map(str, self.ports)))]
+        said += [("to", self.nets), ("on device", (":".join(map(str, self.device or ())),))]
         return "".join(f" {word} {' or '.join(named)}" for word, named in said if any(named))
 
     def overlaps(self, other: StepBase) -> bool:

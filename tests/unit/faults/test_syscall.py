@@ -17,7 +17,7 @@ from nodeagent.model.planner import make_plan, parse_request
 from nodeagent.model.process import CgroupScope, PidScope, ProcessBinding
 from nodeagent.model.steps.syscall import SyscallFail
 
-OBJECTS = ("syscall_kprobe", "syscall_lsm", "syscall_modret", "syscall_tree")
+OBJECTS = ("syscall_kprobe", "syscall_lsm", "syscall_maps", "syscall_modret", "syscall_tree")
 
 
 def facts(**more: Any) -> Facts:
