@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nodeagent.encode import net_filter as nf
-from nodeagent.encode import net_link, net_tc
+from nodeagent.encode import net_link, net_route, net_tc
 from nodeagent.netlink import Netlink
 from nodeagent.netns import PLACES, open_netlink
 
@@ -53,7 +53,18 @@ def lines(link: Netlink) -> list[str]:
     for index, name in names.items():
         classes = _dumped(link, net_tc.dump_classes(index), net_tc.parse)
         found += [f"class {name} {c.describe()}" for c in classes]
-    return sorted(found)
+    return sorted([*found, *_addressing(link, names)])
+
+
+def _addressing(link: Netlink, names: dict[int, str]) -> list[str]:
+    """Addresses, routes and fixed neighbours that somebody has set."""
+    found = link.dump(net_link.dump_addresses(), net_route.parse_address)
+    for family in (net_route.AF_INET, net_route.AF_INET6):
+        found += _dumped(link, net_route.dump_routes(family), net_route.parse_route)
+        for proxies in (False, True):
+            request = net_route.dump_neighbours(family, proxies)
+            found += _dumped(link, request, net_route.parse_neighbour)
+    return [entry.canonical(names) for entry in found if net_route.is_set_by_hand(entry)]
 
 
 def _qdisc(found: net_tc.TcObject) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from nodeagent.encode import net_conntrack, net_link, net_tc
 from nodeagent.encode import net_filter as nf
-from nodeagent.encode import net_link, net_tc
 from nodeagent.encode.net_netem import parse_netem, qdisc_options
 from nodeagent.model.steps.net import FULL, NetemQdisc, TbfQdisc
 from nodeagent.netlink import Netlink
@@ -81,6 +81,12 @@ def _clsact(link: Netlink) -> list[str]:
     return []
 
 
+def _conntrack(link: Netlink) -> list[str]:
+    with Netlink(net_conntrack.NETLINK_NETFILTER) as table:
+        table.dump(net_conntrack.dump_statistics(), net_conntrack.parse_statistics)
+    return []
+
+
 def _filter(prio: int, kind: str, options: bytes) -> Callable[[Netlink], list[str]]:
     def attempt(link: Netlink) -> list[str]:
         link.request(net_tc.add_filter(_LO, "egress", prio, kind, options))
@@ -99,5 +105,6 @@ _ATTEMPTS: dict[str, Callable[[Netlink], list[str]]] = {
     "gact": _filter(2, "bpf", nf.random_match(FULL, _DROP)),
     "mirred": _filter(3, "bpf", nf.random_match(FULL, nf.redirect(_LO, _MARK))),
     "bpf": _filter(4, "bpf", nf.random_match(FULL, b"")),
+    "conntrack": _conntrack,
 }
 """In this order: the later ones need a clsact."""

@@ -1,4 +1,4 @@
-"""An rtnetlink socket of one net namespace: requests, batches, dumps (netlink(7), rtnetlink(7)).
+"""A netlink socket of one net namespace: requests, batches, dumps (netlink(7), rtnetlink(7)).
 
 No library: the agent and its guardian need a few messages of a raw socket, and no memory
 for more.
@@ -43,10 +43,10 @@ class Failure:
 class Netlink:
     """A socket in the net namespace of the thread that makes it; any thread may use it."""
 
-    def __init__(self) -> None:
+    def __init__(self, protocol: int = socket.NETLINK_ROUTE) -> None:
         self._seq = 0
         kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
-        self._socket = socket.socket(socket.AF_NETLINK, kind, socket.NETLINK_ROUTE)
+        self._socket = socket.socket(socket.AF_NETLINK, kind, protocol)
         self._socket.settimeout(TIMEOUT_S)
         for option in (NETLINK_CAP_ACK, NETLINK_EXT_ACK):
             self._socket.setsockopt(SOL_NETLINK, option, 1)
@@ -88,16 +88,25 @@ class Netlink:
                 break
         return failures
 
+    def pour(self, requests: Sequence[bytes]) -> list[Failure]:
+        """Many messages, of which only failures and the last of a group are answered."""
+        failures: list[Failure] = []
+        for start in range(0, len(requests), BATCH):
+            part = requests[start : start + BATCH]
+            quiet = [n.without_ack(message) for message in part[:-1]]
+            failures += self._send([*quiet, part[-1]], start)
+        return failures
+
     def _send(self, part: Sequence[bytes], start: int) -> list[Failure]:
         first = self._seq + 1
         self._seq += len(part)
         self._socket.send(b"".join(n.with_seq(m, first + i) for i, m in enumerate(part)))
-        left, failures = len(part), []
+        left, failures = sum(map(n.wants_ack, part)), []
         while left:
             for message in n.messages(self._socket.recv(_RECEIVE)):
                 if message.kind != n.NLMSG_ERROR or not first <= message.seq <= self._seq:
                     continue
-                left -= 1
+                left -= n.wants_ack(part[message.seq - first])
                 code, words = n.error_of(message)
                 if code:
                     failures.append(Failure(start + message.seq - first, code, words))

@@ -8,24 +8,26 @@ are there, and every action carries the fault's mark as its cookie.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from nodeagent.backends import Outcome, Peer, Prior, Residue, Runtime
 from nodeagent.backends.netlink_ifb import gone, links_of
+from nodeagent.backends.netlink_room import free_prio, keep_txqlen, refuse_occupied
 from nodeagent.backends.netlink_shown import Shown, show, total
+from nodeagent.backends.tc_bpf import Program, load
 from nodeagent.crashpoint import crashpoint
 from nodeagent.encode import net_attrs as n
 from nodeagent.encode import net_filter as nf
-from nodeagent.encode import net_link
 from nodeagent.encode import net_tc as tc
-from nodeagent.model.errors import BackendError, Refused
+from nodeagent.model.errors import BackendError
 from nodeagent.model.steps import Status, StepBase
-from nodeagent.model.steps.net import FULL, Drop, Redirect, TcFilters
+from nodeagent.model.steps.net import FULL, AnyAct, Dns, Drop, Redirect, Reject, TcFilters
 from nodeagent.netlink import Netlink
 from nodeagent.netns import all_namespaces, entered, open_netlink
 
-FIRST_PRIO = 64
-"""Where nothing else filters: low enough to come first, with room before it."""
+MARK = "faultctl"
+"""What tc(8) shows as the name of a program."""
 _KEYS = frozenset(range(nf.ETH_TYPE, 22)) | frozenset(range(35, 43))
 _NOT_THERE = (2, 22)  # ENOENT, EINVAL: no such filter, no clsact any more
 
@@ -37,6 +39,10 @@ def backends(runtime: Runtime) -> dict[type[StepBase], Any]:
 
 class FilterBackend:
     """Add, read back and remove one fault's filters."""
+
+    def __init__(self) -> None:
+        self._counting: dict[tuple[str, str, str], Program] = {}
+        """Programs that count by themselves what they did; only the agent that made them knows."""
 
     def observe(self, fault_id: str, step: TcFilters, peers: Sequence[Peer]) -> Prior:
         """What is there, and the priority that ours get. Raises Refused."""
@@ -65,11 +71,23 @@ class FilterBackend:
 
     def apply(self, fault_id: str, step: TcFilters, prior: Prior, peers: Sequence[Peer]) -> Outcome:
         """Add what is missing and read it back. Raises BackendError, OSError."""
+        with ExitStack() as stack:
+            program = load(step)
+            if program is not None:
+                stack.callback(program.close)
+            made = self._add(step, prior, program)
+            if program is not None and isinstance(step.act, Dns):
+                stack.pop_all()
+                self._counting[_name(step)] = program
+        return {"filters": made}
+
+    @staticmethod
+    def _add(step: TcFilters, prior: Prior, program: Program | None) -> int:
         with entered(step.netns) as link:
             shown = None if link is None else show(link, step.ifindex)
             if link is None or shown is None:
                 raise gone(step.netns)
-            wanted = build(link, step, prior["prio"], shown.place(step.hook))
+            wanted = build(link, step, prior["prio"], shown.place(step.hook), program)
             if shown.qdisc is None:
                 link.request(tc.add_clsact(step.ifindex))
                 crashpoint("net:clsact")
@@ -81,10 +99,13 @@ class FilterBackend:
             if failures:
                 raise failures[0].error()
             read_back(link, step, prior["prio"], len(wanted))
-        return {"filters": len(wanted)}
+        return len(wanted)
 
     def undo(self, fault_id: str, step: TcFilters, prior: Prior, peers: Sequence[Peer]) -> None:
         """Remove our filters, and the clsact if it was not there and nobody uses it."""
+        program = self._counting.pop(_name(step), None)
+        if program is not None:
+            program.close()
         with entered(step.netns) as link:
             shown = None if link is None else show(link, step.ifindex)
             if link is None or shown is None:
@@ -108,60 +129,25 @@ class FilterBackend:
         acting = [f for f in mine if f.prio == prior["prio"] + 1]
         passed = [f for f in mine if f.prio == prior["prio"]]
         dropped = [f for f in acting if f.kind == "bpf"]
+        program = self._counting.get(_name(step))
         return {
             "matched": total([f for f in acting if f.kind == "flower"]),
             "excluded": total(passed),
             "dropped": total(dropped) if dropped else {},
+            "answered": {"packets": program.hits()} if program is not None else {},
         }
 
 
-# --- before -----------------------------------------------------------------------
-
-
-def refuse_occupied(shown: Shown, step: TcFilters) -> None:
-    """What leaves no room for filters beside it. Raises Refused naming it."""
-    qdisc = shown.qdisc
-    if qdisc is None:
-        return
-    where = f"{step.ifname} cannot be filtered on {step.hook}"
-    if step.hook == "egress" and qdisc.kind != "clsact":
-        raise Refused(
-            where,
-            f"its place for clsact is taken by a qdisc {qdisc.kind} {qdisc.handle >> 16:x}:",
-            "use --direction ingress, or replace that qdisc by clsact",
-        )
-    block = tc.TCA_EGRESS_BLOCK if step.hook == "egress" else tc.TCA_INGRESS_BLOCK
-    number = n.number(qdisc.attrs.get(block, b"\0"))
-    if number:
-        raise Refused(where, f"its {step.hook} filters are the shared block {number}")
-
-
-def free_prio(shown: Shown, step: TcFilters) -> int:
-    """The first of two priorities before every filter that is not ours. Raises Refused."""
-    taken = {f.prio for f in shown.filters[step.hook]}
-    foreign = [f for f in shown.filters[step.hook] if not nf.owner(f)]
-    end = min((f.prio for f in foreign), default=1 << 15)
-    prio: int
-    for prio in (*range(FIRST_PRIO, end - 1), *range(min(FIRST_PRIO, end - 1) - 1, 0, -1)):
-        if not {prio, prio + 1} & taken:
-            return prio
-    first = min(foreign, key=lambda f: f.prio)
-    raise Refused(
-        f"{step.ifname} has no room for filters on {step.hook}",
-        f"the filter {first.kind} of priority {first.prio} comes first and would hide them",
-    )
-
-
-def keep_txqlen(link: Netlink, ifindex: int, prior: Prior) -> None:
-    """With any qdisc the kernel gives a device of queue length 0 another one (qdisc_create)."""
-    if prior["txqlen"] == 0:
-        link.request(net_link.set_txqlen(ifindex, 0))
+def _name(step: TcFilters) -> tuple[str, str, str]:
+    return step.fault, step.key(), step.hook
 
 
 # --- making -----------------------------------------------------------------------
 
 
-def build(link: Netlink, step: TcFilters, prio: int, place: str) -> list[bytes]:
+def build(
+    link: Netlink, step: TcFilters, prio: int, place: str, program: Program | None
+) -> list[bytes]:
     """All messages that add a step's filters: exceptions first. Raises BackendError."""
     cookie = nf.mark(step.fault)
     index, hook = step.ifindex, step.hook
@@ -173,6 +159,12 @@ def build(link: Netlink, step: TcFilters, prio: int, place: str) -> list[bytes]:
     if isinstance(step.act, Drop) and step.act.chance != FULL:
         options = nf.random_match(step.act.chance, nf.verdict(nf.TC_ACT_STOLEN, cookie))
         made.append(tc.add_filter(index, place, prio + 1, "bpf", options, chain=prio + 1))
+    if program is not None:
+        if program.decides:
+            options = nf.program(program.fd, MARK, cookie)
+        else:
+            options = nf.classifier(program.fd, MARK, _redirect(link, step.act, cookie))
+        made.append(tc.add_filter(index, place, prio + 1, "bpf", options, chain=prio + 1))
     act = _action(link, step, prio, cookie)
     made += [
         tc.add_filter(index, place, prio + 1, "flower", nf.flower(key, act))
@@ -183,13 +175,18 @@ def build(link: Netlink, step: TcFilters, prio: int, place: str) -> list[bytes]:
 
 def _action(link: Netlink, step: TcFilters, prio: int, cookie: bytes) -> bytes:
     if isinstance(step.act, Redirect):
-        for found in links_of(link):
-            if found.name == step.act.device and found.kind == "ifb":
-                return nf.redirect(found.index, cookie)
-        raise BackendError(f"there is no {step.act.device} to redirect to", "it went away")
-    if step.act.chance != FULL:
+        return _redirect(link, step.act, cookie)
+    if isinstance(step.act, Reject | Dns) or step.act.chance != FULL:
         return nf.verdict(nf.TC_ACT_GOTO_CHAIN | (prio + 1), cookie)
     return nf.verdict(nf.TC_ACT_STOLEN, cookie)
+
+
+def _redirect(link: Netlink, act: AnyAct, cookie: bytes) -> bytes:
+    device = act.device if isinstance(act, Redirect | Dns) else None
+    for found in links_of(link):
+        if found.name == device and found.kind == "ifb":
+            return nf.redirect(found.index, cookie)
+    raise BackendError(f"there is no {device} to redirect to", "it went away")
 
 
 def read_back(link: Netlink, step: TcFilters, prio: int, count: int) -> None:

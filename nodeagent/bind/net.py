@@ -10,7 +10,7 @@ from nodeagent.bind.family import Ask, Scene
 from nodeagent.bind.lifelines import lifelines
 from nodeagent.bind.node import reason
 from nodeagent.encode import net_filter as nf
-from nodeagent.encode import net_link, net_tc
+from nodeagent.encode import net_link, net_route, net_tc
 from nodeagent.model.errors import InvalidSpec, Refused
 from nodeagent.model.net import NetBinding, NetInterface
 from nodeagent.model.steps.net import Hook, NetnsRef
@@ -136,6 +136,7 @@ def interfaces(link: Netlink) -> tuple[NetInterface, ...]:
     for index, address in link.dump(net_link.dump_addresses(), net_link.parse_address):
         by_index.setdefault(index, []).append(address)
     found = []
+    uplinks = _uplinks(link)
     for device in link.dump(net_link.dump(), net_link.parse):
         if device.kind == "ifb" and device.name.startswith("faultctl"):
             continue
@@ -150,10 +151,24 @@ def interfaces(link: Netlink) -> tuple[NetInterface, ...]:
                 mtu=device.mtu,
                 addresses=tuple(sorted(by_index.get(device.index, ()))),
                 qdisc=next((_qdisc(q) for q in mine if q.parent == net_tc.ROOT), ""),
+                uplink=device.index in uplinks,
                 filters=_foreign(link, device.index, mine),
             )
         )
     return tuple(sorted(found, key=lambda i: i.name))
+
+
+def _uplinks(link: Netlink) -> set[int]:
+    """Interfaces that a default route goes over, of either family."""
+    found: set[int] = set()
+    for family in (net_route.AF_INET, net_route.AF_INET6):
+        try:
+            routes = link.dump(net_route.dump_routes(family), net_route.parse_route)
+        except OSError:
+            continue  # a kernel without IPv6
+        for route in filter(net_route.is_default_route, routes):
+            found |= net_route.route_interfaces(route)
+    return found
 
 
 def _qdisc(found: net_tc.TcObject) -> str:

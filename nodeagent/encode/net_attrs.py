@@ -17,6 +17,7 @@ NLMSG_ERROR, NLMSG_DONE = 2, 3
 NLA_NESTED, NLA_TYPE_MASK = 0x8000, 0x3FFF
 NLMSGERR_ATTR_MSG = 1
 _HEADER = struct.Struct("=IHHII")
+_LITTLE = struct.pack("=H", 1)[0] == 1
 
 
 def align(length: int) -> int:
@@ -73,6 +74,16 @@ def message(kind: int, flags: int, body: bytes, seq: int = 0) -> bytes:
 def with_seq(data: bytes, seq: int) -> bytes:
     """The message with this sequence number."""
     return data[:8] + struct.pack("=I", seq) + data[12:]
+
+
+def wants_ack(data: bytes) -> bool:
+    return bool(data[6] & NLM_F_ACK) if _LITTLE else bool(data[7] & NLM_F_ACK)
+
+
+def without_ack(data: bytes) -> bytes:
+    """The message for a sender that only wants to hear of failures."""
+    flags = number(data[6:8]) & ~NLM_F_ACK
+    return data[:6] + struct.pack("=H", flags) + data[8:]
 
 
 @dataclass(frozen=True)

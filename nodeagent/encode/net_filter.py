@@ -19,7 +19,10 @@ from nodeagent.model.netspec import PORT_PROTOCOLS, Flow, PortRange
 from nodeagent.model.steps.net import FULL
 
 FLOWER_ACT, FLOWER_FLAGS, BPF_ACT = 3, 22, 1
-BPF_OPS_LEN, BPF_OPS = 4, 5
+BPF_OPS_LEN, BPF_OPS, BPF_FD, BPF_NAME, BPF_FLAGS = 4, 5, 6, 7, 8
+BPF_ACT_DIRECT = 1
+REJECT_CONFIG = struct.Struct("=IIBB2x")
+"""struct fc_reject_config, bpf/net_reject.bpf.c."""
 ETH_TYPE, IP_PROTO = 8, 9
 IPV4_SRC, IPV4_DST, IPV6_SRC, IPV6_DST = 10, 12, 14, 16
 _PORTS = {  # protocol: (source, source's mask, destination, destination's mask)
@@ -164,6 +167,17 @@ def random_match(chance: int, action: bytes) -> bytes:
     code = b"".join(struct.pack("=HBBI", *op) for op in ops)
     act = n.nest(BPF_ACT, action) if action else b""
     return act + n.u16(BPF_OPS_LEN, len(ops)) + n.attr(BPF_OPS, code)
+
+
+def program(fd: int, name: str, cookie: bytes) -> bytes:
+    """Options of a BPF filter that decides by itself; the action says only whose it is."""
+    options = n.u32(BPF_FD, fd) + n.text(BPF_NAME, name) + n.u32(BPF_FLAGS, BPF_ACT_DIRECT)
+    return options + n.nest(BPF_ACT, verdict(TC_ACT_OK, cookie))
+
+
+def classifier(fd: int, name: str, action: bytes) -> bytes:
+    """Options of a BPF filter that says whether a packet matches, and what then becomes of it."""
+    return n.u32(BPF_FD, fd) + n.text(BPF_NAME, name) + n.nest(BPF_ACT, action)
 
 
 # --- what the kernel shows --------------------------------------------------------

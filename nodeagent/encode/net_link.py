@@ -10,7 +10,7 @@ from nodeagent.encode import net_attrs as n
 
 RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
 RTM_NEWADDR, RTM_GETADDR = 20, 22
-IFLA_IFNAME, IFLA_MTU, IFLA_TXQLEN, IFLA_LINKINFO = 3, 4, 13, 18
+IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_TXQLEN, IFLA_LINKINFO = 3, 4, 5, 13, 18
 IFLA_IFALIAS, IFLA_AF_SPEC, IFLA_NUM_TX_QUEUES, IFLA_NUM_RX_QUEUES = 20, 26, 31, 32
 IFLA_INFO_KIND = 1
 IFA_ADDRESS, IFA_LOCAL = 1, 2
@@ -34,6 +34,8 @@ class Link:
     txqlen: int
     alias: str = ""
     tx_queues: int = 1
+    below: int = 0
+    """The interface that it is stacked on (IFLA_LINK); of veth its peer, in whatever namespace."""
 
     @property
     def up(self) -> bool:
@@ -76,6 +78,11 @@ def set_up(index: int) -> bytes:
     return n.message(RTM_NEWLINK, n.NLM_F_ACK, body)
 
 
+def set_down(index: int) -> bytes:
+    body = _IFINFO.pack(0, 0, _checked(index), 0, IFF_UP)
+    return n.message(RTM_NEWLINK, n.NLM_F_ACK, body)
+
+
 def delete(index: int) -> bytes:
     """Delete a link by its index, which is never 0 here. Raises ValueError."""
     return n.message(RTM_DELLINK, n.NLM_F_ACK, _IFINFO.pack(0, 0, _checked(index), 0, 0))
@@ -109,6 +116,7 @@ def parse(message: n.Message) -> Link:
         txqlen=n.number(found.get(IFLA_TXQLEN, b"")),
         alias=n.string(found.get(IFLA_IFALIAS, b"")),
         tx_queues=n.number(found.get(IFLA_NUM_TX_QUEUES, b"\1")),
+        below=n.number(found.get(IFLA_LINK, b"\0")),
     )
 
 

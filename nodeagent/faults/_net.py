@@ -15,7 +15,16 @@ from nodeagent.model.kind import Context, FaultSpec, Guard, Measured
 from nodeagent.model.net import NetBinding, NetInterface
 from nodeagent.model.netspec import Flow, Ports, Remotes
 from nodeagent.model.steps import StepBase
-from nodeagent.model.steps.net import AnyQdisc, Drop, Hook, IfbShaper, Redirect, TcFilters
+from nodeagent.model.steps.net import (
+    AnyAct,
+    AnyQdisc,
+    Drop,
+    Hook,
+    IfbShaper,
+    Redirect,
+    Reject,
+    TcFilters,
+)
 from nodeagent.model.target import AbsolutePath
 
 TARGETS = ("pid", "cgroup", "netns")
@@ -81,11 +90,21 @@ def needs_filters(*features: str) -> tuple[Need, ...]:
 # --- which packets ----------------------------------------------------------------
 
 
-def interfaces(spec: NetSpec, binding: NetBinding) -> list[NetInterface]:
-    """The chosen interfaces. Raises Refused for one that is not there, or for none."""
+def check_host(host_network: bool, binding: NetBinding) -> None:
+    """The node's own network has to be asked for. Raises Refused."""
+    if binding.host and not host_network:
+        raise Refused(
+            f"{binding.target} is on the node's own network",
+            "everything on the node would be hit, not only the target",
+            HOST_HINT,
+        )
+
+
+def interfaces(chosen: str | None, binding: NetBinding) -> list[NetInterface]:
+    """Those of an option --interface. Raises Refused for one that is not there, or for none."""
     by_name = {found.name: found for found in binding.interfaces}
-    if spec.interface not in (None, "all"):
-        names = [name.strip() for name in str(spec.interface).split(",")]
+    if chosen not in (None, "all"):
+        names = [name.strip() for name in str(chosen).split(",")]
         missing = [name for name in names if name not in by_name]
         if missing:
             raise Refused(
@@ -93,7 +112,7 @@ def interfaces(spec: NetSpec, binding: NetBinding) -> list[NetInterface]:
                 f"it has: {', '.join(by_name)}",
             )
         return [by_name[name] for name in dict.fromkeys(names)]
-    if binding.host and spec.interface is None:
+    if binding.host and chosen is None:
         raise Refused(
             "which of the node's interfaces?",
             f"it has: {', '.join(by_name)}",
@@ -132,13 +151,8 @@ def exceptions(spec: NetSpec, binding: NetBinding) -> tuple[Flow, ...]:
 def check(spec: NetSpec, context: Context) -> None:
     """Everything that a plan refuses about its packets. Raises Refused."""
     binding = net(context)
-    if binding.host and not spec.host_network:
-        raise Refused(
-            f"{binding.target} is on the node's own network",
-            "everything on the node would be hit, not only the target",
-            HOST_HINT,
-        )
-    chosen = interfaces(spec, binding)
+    check_host(spec.host_network, binding)
+    chosen = interfaces(spec.interface, binding)
     meant = flows(spec, binding)
     if Flow() in spec.but:
         raise InvalidSpec("nothing would be hit", "--but names everything")
@@ -180,12 +194,13 @@ def _check_own_addresses(
 def guards(spec: NetSpec, context: Context) -> tuple[Guard, ...]:
     """Others' filters that the chosen packets would pass by."""
     check(spec, context)
-    binding = net(context)
+    return other_filters(interfaces(spec.interface, net(context)), spec.hooks)
+
+
+def other_filters(chosen: Sequence[NetInterface], hooks: Sequence[Hook]) -> tuple[Guard, ...]:
+    """A guard rail where somebody else's filters would be passed by."""
     hidden = [
-        f"{i.name} {hook}: {line}"
-        for i in interfaces(spec, binding)
-        for hook in spec.hooks
-        for line in i.filters_on(hook)
+        f"{i.name} {hook}: {line}" for i in chosen for hook in hooks for line in i.filters_on(hook)
     ]
     if not hidden:
         return ()
@@ -205,7 +220,7 @@ def shaped(spec: NetSpec, context: Context, qdisc: AnyQdisc) -> list[StepBase]:
     """A private device with the qdisc for each interface and direction, and the way there."""
     binding = net(context)
     steps: list[StepBase] = []
-    for interface in interfaces(spec, binding):
+    for interface in interfaces(spec.interface, binding):
         for hook in spec.hooks:
             name = device_name(context.fault_id, interface.name, hook)
             steps.append(
@@ -215,17 +230,17 @@ def shaped(spec: NetSpec, context: Context, qdisc: AnyQdisc) -> list[StepBase]:
     return steps
 
 
-def dropped(spec: NetSpec, context: Context, act: Drop) -> list[StepBase]:
-    """Filters that take packets away."""
+def dropped(spec: NetSpec, context: Context, act: Drop | Reject) -> list[StepBase]:
+    """Filters that take packets away, or send them back."""
     return [
         filters(spec, context, interface, hook, act)
-        for interface in interfaces(spec, net(context))
+        for interface in interfaces(spec.interface, net(context))
         for hook in spec.hooks
     ]
 
 
 def filters(
-    spec: NetSpec, context: Context, interface: NetInterface, hook: Hook, act: Redirect | Drop
+    spec: NetSpec, context: Context, interface: NetInterface, hook: Hook, act: AnyAct
 ) -> TcFilters:
     """One interface and direction."""
     binding = net(context)
@@ -259,7 +274,7 @@ def counters(measured: Sequence[Measured]) -> dict[str, int]:
     """Sums of what the steps counted, by name."""
     found: dict[str, int] = {}
     for item in measured:
-        for group in ("matched", "excluded", "dropped", "qdisc"):
+        for group in ("matched", "excluded", "dropped", "answered", "qdisc"):
             numbers = item.data.get(group, {})
             for name in ("packets", "bytes", "drops", "queued"):
                 if name in numbers:

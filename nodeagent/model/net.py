@@ -23,6 +23,7 @@ class NetInterface(_Frozen):
     mtu: int = 1500
     addresses: tuple[str, ...] = Field(default=(), description="with their prefix length")
     qdisc: str = Field(default="", description="kind and handle of the root qdisc, untouched")
+    uplink: bool = Field(default=False, description="a default route goes over it")
     filters: tuple[tuple[Hook, str], ...] = Field(
         default=(), description="others' filters in its clsact, each as a line"
     )

@@ -40,13 +40,17 @@ if command -v bpftool >/dev/null; then bpftool prog | grep -c name; fi
 ip -n kill link | grep -v link/; tc -n kill qdisc; tc -n kill filter show dev eth0 egress
 tc -n kill filter show dev eth0 ingress
 ip netns exec kill sysctl net.ipv4 net.ipv6
+ip -n kill addr; ip -n kill route; ip -n kill -6 route; ip netns exec kill ss -Hlntu
+ip netns exec kill sh -c 'cat /proc/sys/net/netfilter/nf_conntrack_count 2>/dev/null || echo 0'
 true"""
-NETNS = """ip netns add kill && ip -n kill link add eth0 type veth peer name peer
+NETNS = """modprobe -q nf_conntrack_netlink; sysctl -q -w net.netfilter.nf_conntrack_max=3000
+ip netns add kill && ip -n kill link add eth0 type veth peer name peer
 ip -n kill link set eth0 up && ip -n kill link set peer up
-ip -n kill addr add 10.9.0.1/24 dev eth0
+ip -n kill addr add 10.9.0.1/24 dev eth0 && ip -n kill addr add fd00:9::1/64 dev eth0 nodad
+ip -n kill route add default via 10.9.0.2 && ip -n kill route add fd00:8::/64 via fd00:9::2
 tc -n kill qdisc add dev eth0 root handle 5: htb default 1
 tc -n kill class add dev eth0 parent 5: classid 5:1 htb rate 1gbit"""
-"""A namespace with a qdisc tree of its own, which nothing may change."""
+"""A namespace with routes and a qdisc tree of its own, which nothing may change."""
 
 
 def sh(*argv: str) -> str:

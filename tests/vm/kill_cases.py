@@ -57,6 +57,12 @@ CASES = (
     Case("netem", "netem", "netns", spec={"delay": "50ms", "direction": "both"}),
     Case("netem", "tc-bpf", "netns", spec={"loss": "5%"}),
     Case("partition", "tc-drop", "netns", spec={"to": "10.9.0.2", "but": "10.9.0.2:22/tcp"}),
+    Case("partition", "tc-reject", "netns", spec={"to": "10.9.0.2", "mode": "reject"}),
+    Case("link-down", "admin-down", "netns"),
+    Case("dns", "tc-answer", "netns", spec={"error": "nxdomain", "names": "*.internal"}),
+    Case("dns", "tc-delay", "netns", spec={"delay": "1s"}),
+    Case("port-taken", "bound-socket", "netns", spec={"ports": "8080", "protocol": "both"}),
+    Case("conntrack-full", "fill", "netns"),
     Case("bandwidth", "tbf", "netns", spec={"rate": "10mbit"}),
     Case("syscall", "bpf-lsm", "process", spec={"call": ["openat"], "errno": "EACCES"}),
     Case("throttle", "cgroup-v2", "cgroup", spec={"cpu": "0.5", "pids": 100, "memory": "32Mi"}),
@@ -64,18 +70,18 @@ CASES = (
     Case("pause", "sigstop", "process"),
     Case("stress", "stress-ng", "cgroup", ALL, {"cpu": 1, "load": "10%", "restart": True}),
     Case("disk-fill", "fallocate", "fs", spec={"bytes": "32Mi"}),
-    Case("fd-exhaust", "prlimit", "process", spec={"leave": 3, "hard": True}),
-    Case("pid-exhaust", "pids-max", "cgroup", spec={"leave": 2}),
-    Case("inode-exhaust", "empty-files", "fs", spec={"take": 200}),
-    Case("kill", "signal", "process", spec={"signal": "USR1", "every": "1s"}),
-)
-
     Case(
         "sysctl",
         "procfs",
         "netns",
         spec={"set": ["net.ipv4.ip_forward=1", "net.ipv4.tcp_rmem=4096 8192 16384"]},
     ),
+    Case("fd-exhaust", "prlimit", "process", spec={"leave": 3, "hard": True}),
+    Case("pid-exhaust", "pids-max", "cgroup", spec={"leave": 2}),
+    Case("inode-exhaust", "empty-files", "fs", spec={"take": 200}),
+    Case("kill", "signal", "process", spec={"signal": "USR1", "every": "1s"}),
+)
+
 WAITING = frozenset({"khaos"})
 """Kinds without a case: they come with their own objects in the fingerprint."""
 

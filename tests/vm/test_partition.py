@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -164,3 +166,130 @@ def test_rates_of_40_gigabits_reach_the_kernel(net: Net) -> None:
         )
         net.bench.plan("bandwidth", {"type": "cgroup", "cgroup": "/two"}, spec={"rate": "1mbit"})
     assert A["netns"] == "/run/netns/a"
+
+
+TRY = """import socket, sys, json, time
+def tried(kind, host):
+    s = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, kind)
+    s.settimeout(4)
+    start = time.monotonic()
+    try:
+        s.connect((host, 7777))
+        if kind == socket.SOCK_DGRAM:
+            s.send(b"x" * 900)
+            s.recv(1)
+        said = "ok"
+    except OSError as exc:
+        said = type(exc).__name__ if isinstance(exc, TimeoutError) else exc.strerror
+    return [said, time.monotonic() - start]
+print(json.dumps({f"{n} {h}": tried(k, h) for h in sys.argv[1:]
+                  for n, k in (("tcp", socket.SOCK_STREAM), ("udp", socket.SOCK_DGRAM))}))
+"""
+
+
+def tries(net: Net, ns: str, *hosts: str) -> dict[str, tuple[str, float]]:
+    """What TCP and UDP programs in a namespace are told, and after how long."""
+    net.bench.node.put("/tmp/try.py", TRY.encode())
+    found = json.loads(net.sh(ns, f"python3 /tmp/try.py {' '.join(hosts)}"))
+    return {key: (said, took) for key, (said, took) in found.items()}
+
+
+@pytest.fixture
+def echoes(net: Net) -> Iterator[None]:
+    """TCP and UDP servers on port 7777 in all three namespaces; UDP answers one byte."""
+    code = (
+        "import socket, threading\n"
+        "t = socket.create_server(('::', 7777), family=socket.AF_INET6, dualstack_ipv6=True)\n"
+        "u = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM); u.bind(('::', 7777))\n"
+        "def udp():\n"
+        "    while True: u.sendto(b'y', u.recvfrom(2000)[1])\n"
+        "threading.Thread(target=udp, daemon=True).start(); print('ready', flush=True)\n"
+        "kept = []\n"
+        "while True: kept.append(t.accept())\n"
+    )
+    node = net.bench.node
+    node.put("/tmp/echoes.py", code.encode())
+    for ns in "abc":
+        node.sh(
+            f"rm -f /tmp/echo-{ns}; ip netns exec {ns} setsid python3 /tmp/echoes.py "
+            f">/tmp/echo-{ns} 2>&1 </dev/null & "
+            f"for i in $(seq 200); do grep -qs ready /tmp/echo-{ns} && break; sleep 0.1; done"
+        )
+    yield
+    node.sh("pkill -f '[e]choes.py'")
+
+
+@pytest.mark.vm(*FLAVOURS)
+@pytest.mark.parametrize("offload", ["on", "off"])
+def test_a_refusal_is_told_to_the_sender(net: Net, echoes: None, offload: str) -> None:
+    """TCP: refused at once; UDP: refused, and no EPERM; both families; nobody else is told.
+
+    Without checksum offload the sums that the program makes have to be right themselves.
+    """
+    before = net.dump()
+    for ns, dev in (("a", "eth0"), ("b", "eth0")):
+        net.sh(ns, f"ethtool -K {dev} tx {offload} >/dev/null")
+    refused, others = (ADDRESS["b"], ADDRESS6["b"]), (ADDRESS["c"], ADDRESS6["c"])
+    fault = net.inject("partition", {"to": ",".join(refused), "mode": "reject"})
+    for key, (said, took) in tries(net, "a", *refused, *others).items():
+        assert said == ("Connection refused" if key.split()[1] in refused else "ok"), key
+        assert took < 3, key
+    for key, (said, _) in tries(net, "b", ADDRESS["a"], ADDRESS6["a"]).items():
+        assert said == "Connection refused", key  # the far end is told as well
+    assert net.counters(fault)["matched_packets"] >= 8
+    assert net.bench.evidence(fault)["hits"] >= 8
+    net.revert(fault)
+    assert {said for said, _ in tries(net, "a", *refused, *others).values()} == {"ok"}
+    for ns in "ab":
+        net.sh(ns, "ethtool -K eth0 tx on >/dev/null")
+        bad = net.sh(ns, "cat /proc/net/snmp6; grep -A1 -E ^Tcp:.RtoAl\\|^Udp: /proc/net/snmp")
+        assert all(not int(v) for v in re.findall(r"InCsumErrors\s+(\d+)", bad))
+    assert net.dump() == before
+    assert net.bench.residue() == []
+    assert "net_reject" not in net.bench.node.sh("sleep 0.5; bpftool prog || true")
+
+
+@pytest.mark.vm("debian-13")
+def test_a_connection_that_is_open_is_reset_and_one_way_is_one_way(net: Net, echoes: None) -> None:
+    node = net.bench.node
+    script = (
+        "import socket, sys; s = socket.create_connection((sys.argv[1], 7777)); "
+        "print('open', flush=True); sys.stdin.readline(); s.settimeout(20)\n"
+        "try: s.send(b'x' * 30000); print(s.recv(1))\n"
+        "except OSError as exc: print(exc.strerror)"
+    )
+    node.put("/tmp/open.py", script.encode())
+    for host in (ADDRESS["b"], ADDRESS6["b"]):
+        node.sh(
+            "rm -f /tmp/fifo /tmp/open.out; mkfifo /tmp/fifo; ip netns exec a setsid sh -c "
+            f"'python3 /tmp/open.py {host} < /tmp/fifo' >/tmp/open.out 2>&1 </dev/null & "
+            "exec 9>/tmp/fifo; for i in $(seq 100); do grep -qs open /tmp/open.out && break; "
+            "sleep 0.1; done; setsid sleep 60 9>&9 >/dev/null 2>&1 </dev/null &"
+        )
+        spec = {"to": host, "mode": "reject", "direction": "egress"}
+        fault = net.inject("partition", spec)
+        node.sh("echo >/tmp/fifo; for i in $(seq 100); do "
+                "[ $(wc -l < /tmp/open.out) -ge 2 ] && break; sleep 0.1; done")  # fmt: skip
+        assert "reset" in node.sh("cat /tmp/open.out")
+        net.revert(fault)
+    fault = net.inject("partition", {"to": ADDRESS["b"], "mode": "reject", "direction": "ingress"})
+    told = {said for said, _ in tries(net, "a", ADDRESS["b"]).values()}
+    assert told == {"TimeoutError"}, "what comes from b is refused to b, and a is told nothing"
+    told = {said for said, _ in tries(net, "b", ADDRESS["a"]).values()}
+    assert told == {"Connection refused"}
+    net.revert(fault)
+
+
+@pytest.mark.vm("debian-13")
+def test_unreachable_is_what_a_router_says(net: Net, echoes: None) -> None:
+    fault = net.inject(
+        "partition", {"to": f"{ADDRESS['b']},{ADDRESS6['b']}", "mode": "unreachable"}
+    )
+    for key, (said, _) in tries(net, "a", ADDRESS["b"], ADDRESS6["b"]).items():
+        if key.startswith("tcp"):  # UDP is told only who asks for it (IP_RECVERR)
+            assert said == "No route to host", key
+    ping = net.bench.node.run(
+        f"ip netns exec a ping -n -c 1 -W 3 {ADDRESS['b']}", check=False, timeout=30
+    )
+    assert "Destination Host Unreachable" in ping.out
+    net.revert(fault)

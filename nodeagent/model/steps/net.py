@@ -158,6 +158,38 @@ class Drop(_Frozen):
     chance: U32 = FULL
 
 
+class Reject(_Frozen):
+    """Back to its sender as a TCP reset, or an ICMP error (bpf/net_reject.bpf.c).
+
+    how: `reset` answers TCP by a reset and all others by port unreachable, as a firewall's
+    REJECT does; `unreachable` all by host unreachable, as a router without a route does.
+    """
+
+    act: Literal["reject"] = "reject"
+    how: Literal["reset", "unreachable"] = "reset"
+
+
+class Dns(_Frozen):
+    """DNS queries for chosen names get an answer of ours, or none, or a late one.
+
+    names: in lower case; `*.x` is all below x, `*` all. device: what late ones go over.
+    """
+
+    act: Literal["dns"] = "dns"
+    how: Literal["nxdomain", "servfail", "refused", "timeout", "answer", "delay"]
+    names: tuple[str, ...] = Field(min_length=1)
+    answers: tuple[str, ...] = ()
+    ttl_s: int = Field(default=0, ge=0, le=0x7FFFFFFF)
+    device: str | None = None
+
+    def text(self) -> str:
+        shown = ",".join(self.names[:4]) + (",..." if len(self.names) > 4 else "")
+        return f"of DNS queries for {shown}: {','.join(self.answers) or self.how}"
+
+
+AnyAct = Annotated[Redirect | Drop | Reject | Dns, Field(discriminator="act")]
+
+
 class TcFilters(StepBase):
     """Filters in an interface's clsact (tc-flower(8)): which packets, and what becomes of them.
 
@@ -175,7 +207,7 @@ class TcFilters(StepBase):
     hook: Hook
     flows: tuple[Flow, ...] = Field(min_length=1)
     but: tuple[Flow, ...] = ()
-    act: Annotated[Redirect | Drop, Field(discriminator="act")]
+    act: AnyAct
 
     def key(self) -> str:
         return f"tc:{self.netns.cookie}:{self.ifindex}"
@@ -183,9 +215,15 @@ class TcFilters(StepBase):
     def summary(self) -> str:
         shown = ", ".join(flow.text() for flow in self.flows[:4])
         more = f" and {len(self.flows) - 4} more" if len(self.flows) > 4 else ""
-        act = f"redirect to {self.act.device}" if isinstance(self.act, Redirect) else "drop"
-        if isinstance(self.act, Drop) and self.act.chance != FULL:
+        act: str = self.act.act
+        if isinstance(self.act, Redirect):
+            act = f"redirect to {self.act.device}"
+        elif isinstance(self.act, Drop) and self.act.chance != FULL:
             act += f" {_share(self.act.chance)}"
+        elif isinstance(self.act, Reject):
+            act += f" with {self.act.how}"
+        elif isinstance(self.act, Dns):
+            act = self.act.text()
         but = f", but not {len(self.but)} network(s)" if self.but else ""
         return f"tc filter add dev {self.ifname} {self.hook} flower {shown}{more}{but}: {act}"
 

@@ -16,7 +16,7 @@ from nodeagent.model.net import NetBinding, NetInterface
 from nodeagent.model.netspec import Flow, parse_remote
 from nodeagent.model.plan import FaultRequest, Plan, plan_from_data
 from nodeagent.model.planner import make_plan, parse_request
-from nodeagent.model.steps.net import FULL, Drop, IfbShaper, NetnsRef, Redirect, TcFilters
+from nodeagent.model.steps.net import FULL, Drop, IfbShaper, NetnsRef, Redirect, Reject, TcFilters
 
 ALL = ("bpf", "clsact", "flower", "gact", "ifb", "mirred", "netem", "netem:seed", "tbf")
 FACTS = Facts(
@@ -163,6 +163,22 @@ def test_loss_goes_on_without_netem_and_other_things_name_what_is_missing(missin
             plan("netem", spec, facts=facts)
 
 
+@pytest.mark.parametrize(("mode", "how"), [("reject", "reset"), ("unreachable", "unreachable")])
+def test_refusals_need_a_program(mode: str, how: str) -> None:
+    able = {"btf": True, "libbpf": "libbpf.so.1", "bpf_objects": ("net_reject",)}
+    facts = FACTS.model_copy(update=able)
+    made = plan("partition", {"mode": mode, "to": "10.9.0.2"}, facts=facts)
+    assert made.mechanism == "tc-reject"
+    assert [f.act.how for f in filters(made) if isinstance(f.act, Reject)] == [how, how]
+    assert f"reject with {how}" in filters(made)[0].summary()
+    assert plan_from_data(made.model_dump(mode="json")) == made
+    assert plan("partition", {}, facts=facts).mechanism == "tc-drop"
+    with pytest.raises(Refused, match="net_reject"):
+        plan("partition", {"mode": mode}, facts=facts.model_copy(update={"bpf_objects": ()}))
+    with pytest.raises(Refused, match="BTF"):
+        plan("partition", {"mode": mode})
+
+
 def test_a_seed_needs_a_kernel_that_takes_one() -> None:
     facts = FACTS.model_copy(update={"net_features": tuple(f for f in ALL if ":" not in f)})
     with pytest.raises(Refused, match="takes no seed"):
@@ -207,8 +223,13 @@ def test_evidence_counts_what_was_hit() -> None:
     assert not of({"loss": "5%"}).model_copy(update={"hits": 0}).biting
 
 
-@pytest.mark.parametrize("name", ["netem", "partition", "bandwidth"])
+@pytest.mark.parametrize(
+    "name", ["netem", "partition", "bandwidth", "link-down", "port-taken", "conntrack-full", "dns"]
+)
 def test_examples_plan(name: str) -> None:
+    able = {"btf": True, "libbpf": "libbpf.so.1", "bpf_objects": ("net_reject", "net_dns")}
+    facts = FACTS.model_copy(update=able | {"net_features": (*ALL, "conntrack")})
+    two = (LO, ETH0, ETH0.model_copy(update={"name": "eth1", "ifindex": 3}))
     for line in kind_named(name).examples:
         words = shlex.split(line)
         pairs = dict(zip(words[3::2], words[4::2], strict=True))
@@ -217,7 +238,8 @@ def test_examples_plan(name: str) -> None:
             for key, value in pairs.items()
             if key not in ("--pid", "--cgroup", "--netns")
         }
-        made = plan(name, spec, peers=("10.9.0.2",) if "to_pid" in spec else ())
+        peers = ("10.9.0.2",) if "to_pid" in spec else ()
+        made = plan(name, spec, peers=peers, facts=facts, interfaces=two)
         assert made.steps
         assert made.collateral
         assert all(step.summary() for step in made.steps)

@@ -1,0 +1,56 @@
+"""Room for filters of ours in an interface's clsact: what is there, and where ours can go."""
+
+from __future__ import annotations
+
+from nodeagent.backends import Prior
+from nodeagent.backends.netlink_shown import Shown
+from nodeagent.encode import net_attrs as n
+from nodeagent.encode import net_filter as nf
+from nodeagent.encode import net_link
+from nodeagent.encode import net_tc as tc
+from nodeagent.model.errors import Refused
+from nodeagent.model.steps.net import TcFilters
+from nodeagent.netlink import Netlink
+
+FIRST_PRIO = 64
+"""Where nothing else filters: low enough to come first, with room before it."""
+
+
+def refuse_occupied(shown: Shown, step: TcFilters) -> None:
+    """What leaves no room for filters beside it. Raises Refused naming it."""
+    qdisc = shown.qdisc
+    if qdisc is None:
+        return
+    where = f"{step.ifname} cannot be filtered on {step.hook}"
+    if step.hook == "egress" and qdisc.kind != "clsact":
+        raise Refused(
+            where,
+            f"its place for clsact is taken by a qdisc {qdisc.kind} {qdisc.handle >> 16:x}:",
+            "use --direction ingress, or replace that qdisc by clsact",
+        )
+    block = tc.TCA_EGRESS_BLOCK if step.hook == "egress" else tc.TCA_INGRESS_BLOCK
+    number = n.number(qdisc.attrs.get(block, b"\0"))
+    if number:
+        raise Refused(where, f"its {step.hook} filters are the shared block {number}")
+
+
+def free_prio(shown: Shown, step: TcFilters) -> int:
+    """The first of two priorities before every filter that is not ours. Raises Refused."""
+    taken = {f.prio for f in shown.filters[step.hook]}
+    foreign = [f for f in shown.filters[step.hook] if not nf.owner(f)]
+    end = min((f.prio for f in foreign), default=1 << 15)
+    prio: int
+    for prio in (*range(FIRST_PRIO, end - 1), *range(min(FIRST_PRIO, end - 1) - 1, 0, -1)):
+        if not {prio, prio + 1} & taken:
+            return prio
+    first = min(foreign, key=lambda f: f.prio)
+    raise Refused(
+        f"{step.ifname} has no room for filters on {step.hook}",
+        f"the filter {first.kind} of priority {first.prio} comes first and would hide them",
+    )
+
+
+def keep_txqlen(link: Netlink, ifindex: int, prior: Prior) -> None:
+    """With any qdisc the kernel gives a device of queue length 0 another one (qdisc_create)."""
+    if prior["txqlen"] == 0:
+        link.request(net_link.set_txqlen(ifindex, 0))
