@@ -39,6 +39,11 @@ class _Hook:
     """Slots that need it attached."""
 
 
+def _key(way: Way, function: str, point: int) -> tuple[Way, str, int]:
+    """An LSM hook is one hook for all calls that pass it: two programs would count twice."""
+    return way, function, -1 if way is Way.LSM else point
+
+
 class SyscallHooks:
     """Loads and attaches by demand. Not safe from several threads: its owner locks."""
 
@@ -60,7 +65,7 @@ class SyscallHooks:
 
     def load(self, way: Way, function: str, point: int) -> None:
         """Have a hook ready. Raises VerifierRejected, Refused, OSError."""
-        key = (way, function, point)
+        key = _key(way, function, point)
         if key in self._hooks:
             return
         try:
@@ -99,7 +104,7 @@ class SyscallHooks:
     def attach(self, way: Way, function: str, point: int, slot: int) -> None:
         """Attach for a slot; nothing new when another one has it attached already."""
         self.load(way, function, point)
-        hook = self._hooks[way, function, point]
+        hook = self._hooks[_key(way, function, point)]
         if hook.link is None:
             hook.link = hook.attach()
         hook.users.add(slot)
@@ -126,7 +131,7 @@ class SyscallHooks:
 
     def attached(self, way: Way, function: str, point: int, slot: int) -> bool:
         """Whether a slot's hook is attached."""
-        hook = self._hooks.get((way, function, point))
+        hook = self._hooks.get(_key(way, function, point))
         return hook is not None and hook.link is not None and slot in hook.users
 
     def missed(self, slot: int) -> int:
