@@ -103,6 +103,7 @@ test_bcc_all_threads = again(
 )  # fmt: skip
 test_bcc_how_often = again(by_libbpf.test_how_often, "full")
 test_bcc_a_cgroup = again(by_libbpf.test_a_cgroup_with_who_is_born_into_it, *WITH_BCC)
+test_bcc_a_family = again(by_libbpf.test_a_call_of_a_family_counts_once, *WITH_BCC)
 test_bcc_a_tree = again(by_libbpf.test_a_tree_with_grandchildren_and_without, "full")
 test_bcc_values_and_after = again(by_libbpf.test_chosen_values_and_after_the_call, "full")
 test_bcc_static_and_32_bit = again(by_libbpf.test_a_static_program_and_its_32_bit_calls, "full")

@@ -174,6 +174,18 @@ def test_a_stock_kernel_by_its_security_hooks(vm_node: Node, bench: Bench) -> No
 
 
 @pytest.mark.vm(*ALL)
+def test_a_call_of_a_family_counts_once(vm_node: Node, bench: Bench) -> None:
+    """Its members may pass one and the same hook."""
+    with kit.worker(bench, "pread", 2, 10) as hit:
+        spec = {"call": ["read-family"], "errno": "EIO", "every": 2}
+        fault = bench.inject("syscall", hit.target, spec=spec)
+        assert hit.failed() == 10
+        evidence = bench.evidence(fault.id)
+        assert (evidence["hits"], evidence["counters"]["seen"]) == (10, 20)
+        bench.client.revert(fault.id)
+
+
+@pytest.mark.vm(*ALL)
 def test_who_is_never_a_target(vm_node: Node, bench: Bench) -> None:
     agent, guardian = bench.pids()
     kthread = int(bench.node.sh("pgrep -o kthreadd"))
