@@ -3,36 +3,56 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from controller import render
 from controller.cli.common import fault_data, state_word, target_word
+from controller.cli.inject_cluster import entry_data, ledger
 from controller.cli.kube import Reached, reached, unreachable
-from controller.kube.group import find_group, renew_group, revert_group
-from nodeagent.model.errors import InvalidSpec, UnknownFault
+from controller.kube import act
+from controller.kube.group import Failure, Outcome, find_group, renew_group, revert_group
+from controller.kube.keeper import open_cluster
+from controller.kube.ledger import Entry
+from nodeagent.model.errors import FaultError, InvalidSpec, UnknownFault
 from protos import faultd_pb2 as pb
 
 
 def ls(access: Mapping[str, Any], everything: bool, output: str) -> None:
-    """Faults of all nodes; nodes that do not answer are named, and show in the exit code."""
+    """Faults of all nodes, and on the cluster's objects; nodes that do not answer are named,
+    and show in the exit code."""
+    own = [one for one in ledger().all() if everything or one.state != "ended"]
     with reached(access) as there:
         done, failed = there.clients.everywhere(
             there.nodes(), lambda node, agent: agent.faults(active_only=not everything)
         )
     found = [(node, fault) for node, faults in sorted(done.items()) for fault in faults]
     if output != "table":
-        render.data([{"node": node, **fault_data(fault)} for node, fault in found], output)
+        rows = [{"node": node, **fault_data(fault)} for node, fault in found]
+        render.data([*rows, *({"node": None, **entry_data(one)} for one in own)], output)
     else:
-        rows = [
+        cells = [
             (node, f.id, f.kind, target_word(json.loads(f.target)), state_word(f), f.mechanism,
              _left(f))
             for node, f in found
         ]  # fmt: skip
-        render.table(("NODE", "ID", "KIND", "TARGET", "STATE", "MECHANISM", "LEFT"), rows,
+        cells += [
+            ("-", one.id, one.kind, _what(one), one.end_reason or one.state, "API server",
+             f"{entry_data(one)['left_s']}s" if one.state == "armed" else "-")
+            for one in own
+        ]  # fmt: skip
+        render.table(("NODE", "ID", "KIND", "TARGET", "STATE", "MECHANISM", "LEFT"), cells,
                      "no faults")  # fmt: skip
     if failed:
         raise unreachable(failed)
+
+
+def _what(entry: Entry) -> str:
+    places = [one.place.shown for one in entry.patched]
+    places += [one.place.shown for one in entry.removed]
+    more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+    return places[0] + more if places else "-"
 
 
 def _left(fault: pb.Fault) -> str:
@@ -47,10 +67,16 @@ def revert(
     """Take groups, or single faults, back on all nodes; all are tried."""
     if bool(fault_ids) == everything:
         raise InvalidSpec("which faults?", "name their ids, or say --all")
-    with reached(access) as there:
-        ids = _ids(there, fault_ids)
-        outcome = revert_group(there.clients, ids)
-    rows = [
+    rows, failed = _own(access, fault_ids, everything)
+    known = {row["id"] for row in rows} | {one.fault for one in failed}
+    fault_ids = tuple(i for i in fault_ids if i not in known)
+    outcome, ids = Outcome(), {}
+    if fault_ids or everything:
+        with reached(access) as there:
+            ids = _ids(there, fault_ids)
+            outcome = revert_group(there.clients, ids)
+    outcome.failed += failed
+    rows += [
         {"node": ids[i], "id": i, "result": fault.end_reason, "error": None}
         for i, fault in outcome.done.items()
     ]
@@ -66,6 +92,27 @@ def revert(
         render.table(("NODE", "ID", "RESULT", "ERROR"), cells, "there was nothing to revert")
     if outcome.failed:
         raise outcome.failed[0].error
+
+
+def _own(
+    access: Mapping[str, Any], fault_ids: tuple[str, ...], everything: bool
+) -> tuple[list[dict[str, Any]], list[Failure]]:
+    """Reverts those that are on objects of the cluster; all are tried."""
+    rows: list[dict[str, Any]] = []
+    failed = []
+    for entry in ledger().all():
+        if entry.id in fault_ids or (everything and entry.state != "ended"):
+            named = {"kubeconfig": access["kubeconfig"] or entry.kubeconfig,
+                     "context": access["context"] or entry.context}  # fmt: skip
+            try:
+                cluster = open_cluster(entry.model_copy(update=named))
+                done = act.revert(cluster, ledger(), entry.id, "reverted")
+            except FaultError as exc:
+                failed.append(Failure("", entry.id, exc))
+                continue
+            rows.append({"node": None, "id": done.id, "result": done.end_reason,
+                         "error": "; ".join(done.events) or None})  # fmt: skip
+    return rows, failed
 
 
 def _ids(there: Reached, groups: tuple[str, ...]) -> dict[str, str]:
@@ -95,6 +142,14 @@ def _ids(there: Reached, groups: tuple[str, ...]) -> dict[str, str]:
 
 def renew(access: Mapping[str, Any], fault_id: str) -> None:
     """Let the leases of a group start anew."""
+    own = ledger().find(fault_id)
+    if own is not None and own.state == "armed":
+        with ledger().held(fault_id):
+            own = ledger().get(fault_id)
+            own.until = time.time() + own.lease_s
+            ledger().write(own)
+        render.out().print(f"{fault_id}: {entry_data(own)['left_s']}s left")
+        return
     with reached(access) as there:
         members, failed = find_group(there.clients, there.nodes(), fault_id)
         active = {i: node for i, (node, fault) in members.items() if fault.state == "armed"}
@@ -109,6 +164,10 @@ def renew(access: Mapping[str, Any], fault_id: str) -> None:
 
 def show(access: Mapping[str, Any], fault_id: str, output: str) -> None:
     """All faults of a group with their evidence, as data; a line each on a terminal."""
+    own = ledger().find(fault_id)
+    if own is not None:
+        render.data(entry_data(own), "yaml" if output == "table" else output)
+        return
     with reached(access) as there:
         members, failed = find_group(there.clients, there.nodes(), fault_id)
     if not members:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import re
 import secrets
 import threading
@@ -14,6 +15,7 @@ from controller import render
 from controller.cli import inject_kube
 from controller.cli.common import client, fault_data, state_word, target_word
 from controller.client import AgentClient
+from controller.kube.kinds import cluster_kinds
 from controller.options import checked, model_options, spec_from, target_from, target_options
 from nodeagent.faults import kinds
 from nodeagent.model.errors import InvalidSpec
@@ -31,18 +33,26 @@ class InjectGroup(click.Group):
     """One command a kind, made from the kind when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(kinds())
+        return [*kinds(), *cluster_kinds()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         kind = kinds().get(cmd_name)
-        return None if kind is None else inject_command(kind)
+        if kind is not None:
+            return inject_command(kind)
+        other = cluster_kinds().get(cmd_name)
+        if other is None:
+            return None
+        module = importlib.import_module("controller.cli.inject_cluster")
+        command: click.Command = module.cluster_command(other, common_options())
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """An unknown kind is told with those that are spelled like it."""
-        if args and args[0] not in kinds():
-            near = difflib.get_close_matches(args[0], kinds(), n=3)
+        known = self.list_commands(ctx)
+        if args and args[0] not in known:
+            near = difflib.get_close_matches(args[0], known, n=3)
             raise InvalidSpec(
                 f"there is no fault kind {args[0]!r}",
                 f"did you mean {' or '.join(near)}?" if near else "",
@@ -56,6 +66,8 @@ class InjectGroup(click.Group):
         presets = sorted(kind.name for kind in kinds().values() if kind.preset_of)
         with formatter.section("Kinds"):
             formatter.write_dl([(kind.name, kind.summary) for kind in own])
+        with formatter.section("Kinds on a cluster's objects"):
+            formatter.write_dl([(kind.name, kind.summary) for kind in cluster_kinds().values()])
         families = {name.partition(":")[0] for name in presets}
         with formatter.section("Presets"):
             formatter.write_dl(

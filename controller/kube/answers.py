@@ -13,6 +13,7 @@ from nodeagent.model.errors import Conflict, FaultError, InvalidSpec, Refused, U
 
 _VERBS = {"GET": "get", "POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
 _IS_TLS = re.compile("certificate|ssl", re.IGNORECASE)
+ENDING = "is being deleted"
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,8 @@ def error_of(
             message or "401 Unauthorized: the token or certificate may have expired",
             "log in again, or renew the kubeconfig",
         )
+    if code == 403 and "being terminated" in message:
+        return Refused(f"namespace {path.namespace} {ENDING}", message, "name another")
     if code == 403:
         return _forbidden(message, verb_of(method, path, query), path)
     if code == 409:

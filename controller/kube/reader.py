@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,7 +13,7 @@ from nodeagent.model.errors import FaultError, InvalidSpec, Refused, Unreachable
 
 
 class Ref(Protocol):
-    """controller.probes.k8s.ObjectRef: read-only here, so that neither imports the other."""
+    """What names an object in a manifest; controller.probes.k8s.ObjectRef is one."""
 
     @property
     def api_version(self) -> str: ...
@@ -22,6 +23,16 @@ class Ref(Protocol):
     def namespace(self) -> str: ...
     @property
     def name(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class ObjectName:
+    """A Ref without a probe's libraries."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
 
 
 class ObjectReader:

@@ -1,0 +1,194 @@
+"""`faultctl inject` of faults on a cluster's own objects: pod-kill, node-drain, k8s-patch, ..."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import platformdirs
+
+from controller import render
+from controller.cli.inject_kube import kube_options, pod_names
+from controller.kube import act, keeper
+from controller.kube.choose import ALL, parse_how_many
+from controller.kube.client import Cluster
+from controller.kube.collect import Chosen, choose
+from controller.kube.discover import Query
+from controller.kube.kinds import ClusterKind
+from controller.kube.ledger import Entry, Ledger
+from controller.kube.patches import shown
+from controller.kube.select import Ask
+from controller.kube.targets import group_id
+from controller.options import checked, model_options, spec_from
+from nodeagent.model.errors import InvalidSpec
+from nodeagent.model.plan import Lease
+
+NOT_HERE = ("container", "to_pods", "to_namespace", "follow", "direct", "agent_namespace")
+
+
+def ledger() -> Ledger:
+    """The journal of this user's faults on clusters."""
+    return Ledger(platformdirs.user_state_path("faultctl") / "cluster")
+
+
+def cluster_command(kind: ClusterKind, common: list[click.Parameter]) -> click.Command:
+    """The click command of a kind."""
+
+    def callback(**values: Any) -> None:
+        run(kind, values)
+
+    mine = [option for option in kube_options() if option.name not in NOT_HERE]
+    common = [option for option in common if option.name != "mechanism"]
+    return click.Command(
+        kind.name,
+        callback=callback,
+        params=[*model_options(kind.spec), *mine, *common],
+        help=f"{kind.summary[0].upper()}{kind.summary[1:]}.\n\n{kind.doc}",
+        short_help=kind.summary,
+        epilog=f"Example: {kind.example}",
+    )
+
+
+def run(kind: ClusterKind, values: Mapping[str, Any]) -> None:
+    """Choose, journal, do; then hold, or leave it to a keeper until the lease ends."""
+    given = {"duration": values["lease"], "hard_end": values["hard_end"]}
+    lease = Lease.model_validate(
+        checked(Lease, {name: value for name, value in given.items() if value is not None})
+    )
+    spec = kind.spec.model_validate(spec_from(kind.spec, values))
+    cluster = Cluster(values["kubeconfig"], values["context"])
+    query, ask = _asked(kind, cluster, values)
+    found = choose(cluster, kind, spec, query, ask, tuple(values["i_know"]))
+    entry = _entry(kind, values, cluster, lease, found)
+    if values["plan_only"]:
+        _show_plan(kind, entry, found, values["output"])
+        return
+    book = ledger()
+    act.arm(cluster, book, entry)
+    if entry.state == "armed" and not values["hold"]:
+        keeper.start(book, entry)
+    _show(entry, found, values["output"])
+    if values["hold"] and entry.state == "armed":
+        _hold(cluster, book, entry, lease)
+
+
+def _asked(kind: ClusterKind, cluster: Cluster, values: Mapping[str, Any]) -> tuple[Query, Ask]:
+    namespace, names = pod_names(values["pod"], values["namespace"], cluster.namespace)
+    if values["everything"] and values["pick"]:
+        raise InvalidSpec("--all and --pick exclude each other")
+    if kind.on != "pods" and (names or values["selector"] or values["owner"]):
+        raise InvalidSpec(f"{kind.name} does not take pods", f"it acts on: {kind.on}")
+    query = Query(namespace, names, values["selector"] or "", values["field_selector"] or "",
+                  values["owner"] or "", values["node_selector"] or "")  # fmt: skip
+    narrow = ("selector", "field_selector", "owner", "node_selector", "on_node", "zone")
+    ask = Ask(
+        namespace=namespace,
+        names=names,
+        selective=any(values[name] for name in narrow),
+        nodes=tuple(values["on_node"]),
+        zones=tuple(values["zone"]),
+        node_labels=bool(values["node_selector"]),
+        how_many=parse_how_many(values["pick"]) if values["pick"]
+        else ALL if values["everything"] else None,
+        seed=values["pick_seed"] or secrets.token_hex(4),
+    )  # fmt: skip
+    return query, ask
+
+
+def _entry(
+    kind: ClusterKind, values: Mapping[str, Any], cluster: Cluster, lease: Lease, found: Chosen
+) -> Entry:
+    now = time.time()
+    named: Path | None = values["kubeconfig"]
+    return Entry(
+        id=values["fault_id"] or group_id(kind.name, secrets.token_hex(3)),
+        kind=kind.name,
+        server=cluster.server,
+        kubeconfig=str(named.resolve()) if named else None,
+        context=values["context"],
+        created=now,
+        lease_s=lease.duration.total_seconds(),
+        until=now + lease.duration.total_seconds(),
+        hard_end=now + lease.hard_end.total_seconds(),
+        patched=found.work.patched,
+        removed=found.work.removed,
+    )
+
+
+def entry_data(entry: Entry) -> dict[str, Any]:
+    """A fault as plain data."""
+    return {
+        "id": entry.id,
+        "kind": entry.kind,
+        "state": entry.state,
+        "end_reason": entry.end_reason or None,
+        "server": entry.server,
+        "changes": [
+            {"object": one.place.shown, "field": c.pointer, "change": shown(c)}
+            for one in entry.patched for c in one.changes
+        ],
+        "removed": [one.place.shown for one in entry.removed],
+        "left_s": round(max(0.0, min(entry.until, entry.hard_end) - time.time()), 1),
+        "events": entry.events,
+    }  # fmt: skip
+
+
+def _lines(entry: Entry) -> list[str]:
+    changed = [f"{one.place.shown} {shown(c)}" for one in entry.patched for c in one.changes]
+    removed = [
+        f"{one.place.shown} is {'evicted' if one.evict else 'deleted'}" for one in entry.removed
+    ]
+    return changed + removed
+
+
+def _show_plan(kind: ClusterKind, entry: Entry, found: Chosen, form: str) -> None:
+    if form != "table":
+        render.data({**entry_data(entry), "collateral": list(kind.collateral)}, form)
+        return
+    console = render.out()
+    for line in (*found.lines, *_lines(entry)):
+        console.print(f"  {line}", markup=False)
+    console.print("what no revert takes back:")
+    for line in kind.collateral:
+        console.print(f"  - {line}", markup=False)
+    console.print("(nothing was touched)")
+
+
+def _show(entry: Entry, found: Chosen, form: str) -> None:
+    if form != "table":
+        render.data(entry_data(entry), form)
+        return
+    console = render.out()
+    console.print(f"{entry.id}: {entry.end_reason or entry.state}", markup=False)
+    for line in (*found.lines, *_lines(entry)):
+        console.print(f"  {line}", markup=False)
+    if entry.state == "armed":
+        left = render.duration_ns(int((min(entry.until, entry.hard_end) - time.time()) * 1e9))
+        console.print(
+            f"  ends by itself in {left}; take it back: faultctl revert --cluster {entry.id}",
+            markup=False,
+        )
+
+
+def _hold(cluster: Cluster, book: Ledger, entry: Entry, lease: Lease) -> None:
+    """Until Ctrl-C or the hard end; then put everything back."""
+    stop = threading.Event()
+    said: set[str] = set()
+    try:
+        while time.time() < entry.hard_end:
+            for line in act.lost(cluster, entry):
+                if line not in said:
+                    said.add(line)
+                    print(render.printable(line), flush=True)
+            stop.wait(min(2.0, max(0.0, entry.hard_end - time.time())))
+    except KeyboardInterrupt:
+        ended = act.revert(cluster, book, entry.id, "reverted")
+    else:
+        ended = act.revert(cluster, book, entry.id, "expired")
+    for line in (f"{entry.id}: {ended.end_reason}", *ended.events):
+        print(render.printable(line), flush=True)

@@ -1,0 +1,198 @@
+"""Faults on the cluster's own objects: which they are, and what each would change; pure.
+
+They are journaled by the controller (ledger.py), with no agent involved.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import Field
+
+from controller.kube.ledger import Patched, Place, Removed
+from controller.kube.objects import Pod, pod_from
+from controller.kube.patches import Change, changes_of
+from nodeagent.model.errors import InvalidSpec
+from nodeagent.model.kind import FaultSpec
+from nodeagent.model.units import Duration
+
+Object = Mapping[str, Any]
+Chosen = Sequence[tuple[Place, Object]]
+PAUSE_IMAGE = "registry.k8s.io/pause:3.10"
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a fault does to the cluster."""
+
+    patched: tuple[Patched, ...] = ()
+    removed: tuple[Removed, ...] = ()
+
+
+@dataclass(frozen=True)
+class ClusterKind:
+    """A fault kind on objects. on: what is chosen for it."""
+
+    name: str
+    summary: str
+    doc: str
+    spec: type[FaultSpec]
+    on: Literal["pods", "nodes", "object"]
+    work: Callable[[Any, Chosen, Sequence[Pod]], Work]
+    """(spec, the chosen objects, all pods of the chosen nodes) to work; pure."""
+    collateral: tuple[str, ...]
+    remedies: tuple[str, ...]
+    example: str
+
+
+class KillSpec(FaultSpec):
+    """How a pod is ended."""
+
+    grace: Duration | None = Field(
+        default=None, description="time to end in, 0s for none; by default the pod's own"
+    )
+
+
+def _kill(spec: KillSpec, chosen: Chosen, others: Sequence[Pod]) -> Work:
+    grace = None if spec.grace is None else int(spec.grace.total_seconds())
+    return Work(
+        removed=tuple(
+            Removed(place=place, uid=one["metadata"]["uid"], grace_s=grace) for place, one in chosen
+        )
+    )
+
+
+class FailureSpec(FaultSpec):
+    """What a failed pod runs instead."""
+
+    image: str = Field(
+        default=PAUSE_IMAGE, min_length=1, description="that its containers get; it does nothing"
+    )
+
+
+def _failure(spec: FailureSpec, chosen: Chosen, others: Sequence[Pod]) -> Work:
+    found = []
+    for place, one in chosen:
+        changes = tuple(
+            Change(path=("spec", "containers", n, "image"), had=True,
+                   prior=container["image"], value=spec.image)
+            for n, container in enumerate(one["spec"]["containers"])
+            if container["image"] != spec.image
+        )  # fmt: skip
+        if not changes:
+            raise InvalidSpec(f"pod {place.name} runs {spec.image} already")
+        found.append(Patched(place=place, uid=one["metadata"]["uid"],
+                             changes=changes))  # fmt: skip
+    return Work(tuple(found))
+
+
+class NoSpec(FaultSpec):
+    """Nothing to choose."""
+
+
+def _cordon(spec: FaultSpec, chosen: Chosen, others: Sequence[Pod]) -> Work:
+    found = []
+    for place, one in chosen:
+        prior = one["spec"].get("unschedulable")
+        if prior:
+            raise InvalidSpec(f"node {place.name} is cordoned already")
+        change = Change(path=("spec", "unschedulable"), had=prior is not None, prior=prior,
+                        value=True)  # fmt: skip
+        found.append(Patched(place=place, uid=one["metadata"]["uid"],
+                             changes=(change,)))  # fmt: skip
+    return Work(tuple(found))
+
+
+def _drain(spec: FaultSpec, chosen: Chosen, others: Sequence[Pod]) -> Work:
+    goes = [
+        Removed(place=Place(resource="pods", namespace=pod.namespace, name=pod.name),
+                uid=pod.uid, evict=True)
+        for pod in others
+        if not (pod.static or pod.deleting) and pod.phase in ("Pending", "Running")
+        and (pod.owner is None or pod.owner.kind != "DaemonSet")
+    ]  # fmt: skip
+    return Work(_cordon(spec, chosen, others).patched, tuple(goes))
+
+
+class PatchSpec(FaultSpec):
+    """Which object, and what of it is changed."""
+
+    object: str = Field(
+        pattern=r"^[A-Z][A-Za-z0-9]*/[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
+        description="KIND/NAME, such as Deployment/cart; its namespace by -n",
+    )
+    api_version: str = Field(default="v1", description="of the kind, such as apps/v1")
+    patch: str = Field(description='JSON merge patch, such as {"spec":{"replicas":0}}')
+
+
+def parsed_patch(text: str) -> dict[str, Any]:
+    """A merge patch. Raises InvalidSpec."""
+    try:
+        found = json.loads(text)
+    except ValueError as exc:
+        raise InvalidSpec("--patch is not JSON", str(exc)) from exc
+    if not isinstance(found, dict) or not found:
+        raise InvalidSpec("--patch is not a merge patch", "an object with what is to be changed")
+    return found
+
+
+def _patch(spec: PatchSpec, chosen: Chosen, others: Sequence[Pod]) -> Work:
+    found = [
+        Patched(place=place, uid=one["metadata"]["uid"],
+                changes=changes_of(one, parsed_patch(spec.patch)))
+        for place, one in chosen
+    ]  # fmt: skip
+    return Work(tuple(found))
+
+
+def pods_on(items: Sequence[Object]) -> list[Pod]:
+    """Pods from the API's JSON."""
+    return [pod_from(one) for one in items]
+
+
+_KINDS = (
+    ClusterKind(
+        "pod-kill", "pods are deleted", "The pods that are chosen are deleted, once; what makes "
+        "them makes others. Nothing is armed afterwards.", KillSpec, "pods", _kill,
+        ("a deleted pod does not come back; its owner makes another",),
+        ("none is needed: it is over at once",),
+        "faultctl inject pod-kill -n shop -l app=cart --pick 1 --grace 0s",
+    ),
+    ClusterKind(
+        "pod-failure", "pods run an image that does nothing", "The containers of the pods get "
+        "another image, so that they run and serve nothing; the images come back with the "
+        "revert. The pods stay where they are.", FailureSpec, "pods", _failure,
+        ("containers restart twice: what they had in memory is gone",),
+        ("delete the pod: its owner makes one with the right image",),
+        "faultctl inject pod-failure -n shop -l app=cart --pick 1 --lease 45s",
+    ),
+    ClusterKind(
+        "node-cordon", "nodes take no new pods", "spec.unschedulable of the nodes is set.",
+        NoSpec, "nodes", _cordon, ("pods that wait for such a node stay Pending",),
+        ("kubectl uncordon NODE",), "faultctl inject node-cordon --on-node n1",
+    ),
+    ClusterKind(
+        "node-drain", "nodes are cordoned and their pods evicted", "Like kubectl drain: pods of "
+        "DaemonSets and static pods stay, PodDisruptionBudgets are kept. The revert uncordons.",
+        NoSpec, "nodes", _drain, ("evicted pods do not come back to the node by themselves",
+        "data in emptyDir volumes of evicted pods is gone"), ("kubectl uncordon NODE",),
+        "faultctl inject node-drain --on-node n1",
+    ),
+    ClusterKind(
+        "k8s-patch", "fields of an object are changed", "A JSON merge patch. The revert puts the "
+        "prior values back where ours still are; what others changed meanwhile stays theirs. "
+        "When a controller takes the change away, that is an event of the fault.",
+        PatchSpec, "object", _patch, ("what controllers did because of it",),
+        ("put the field back: kubectl edit, or the operator's own source",),
+        "faultctl inject k8s-patch -n shop --api-version apps/v1 --object Deployment/cart "
+        "--patch '{\"spec\":{\"replicas\":0}}'",
+    ),
+)  # fmt: skip
+
+
+def cluster_kinds() -> dict[str, ClusterKind]:
+    """By name."""
+    return {kind.name: kind for kind in _KINDS}

@@ -1,0 +1,167 @@
+"""The controller's journal of faults on objects of a cluster: one file a fault, synced first.
+
+It lies with the user (in their state directory), not in the cluster, where whoever is to
+find the fault could read it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from controller.kube.answers import ApiPath
+from controller.kube.patches import Change
+from nodeagent.model.errors import Conflict, FaultError, UnknownFault
+from nodeagent.model.plan import FAULT_ID_PATTERN
+
+State = Literal["intent", "armed", "ended"]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Place(_Model):
+    """An object of the cluster, as ApiPath."""
+
+    resource: str
+    namespace: str = ""
+    name: str
+    group: str = ""
+    version: str = "v1"
+
+    @classmethod
+    def of(cls, path: ApiPath) -> Place:
+        return cls(resource=path.resource, namespace=path.namespace, name=path.name,
+                   group=path.group, version=path.version)  # fmt: skip
+
+    @property
+    def path(self) -> ApiPath:
+        return ApiPath(self.resource, self.namespace, self.name, self.group, self.version)
+
+    @property
+    def shown(self) -> str:
+        """`pods shop/db-0`."""
+        return f"{self.resource} {self.namespace + '/' if self.namespace else ''}{self.name}"
+
+
+class Patched(_Model):
+    """The changes of one object. uid: another object of the same name is not ours."""
+
+    place: Place
+    uid: str
+    changes: tuple[Change, ...]
+
+
+class Removed(_Model):
+    """A pod that is deleted or evicted; nothing brings it back."""
+
+    place: Place
+    uid: str
+    grace_s: int | None = None
+    evict: bool = False
+
+
+class Entry(_Model):
+    """One fault: what it does, how far it is, and when it ends by itself."""
+
+    version: Literal[1] = 1
+    id: str = Field(pattern=FAULT_ID_PATTERN)
+    kind: str
+    server: str
+    kubeconfig: str | None = None
+    context: str | None = None
+    state: State = "intent"
+    end_reason: str = ""
+    created: float = Field(description="seconds since 1970")
+    lease_s: float = 0
+    until: float = Field(default=0, description="the lease's end, seconds since 1970")
+    hard_end: float = 0
+    patched: tuple[Patched, ...] = ()
+    removed: tuple[Removed, ...] = ()
+    events: list[str] = []
+
+
+class Ledger:
+    """The faults of this user. Raises FaultError classes; OSError for a disk that is full."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def _file(self, fault_id: str) -> Path:
+        return self.home / f"{fault_id}.json"
+
+    @contextmanager
+    def held(self, fault_id: str) -> Iterator[None]:
+        """One at a time changes a fault: verbs and the keeper."""
+        fd = os.open(self.home / f".{fault_id}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+    def begin(self, entry: Entry) -> None:
+        """The intent, on disk before anything is touched. Raises Conflict for an id that is."""
+        if self._file(entry.id).exists():
+            raise Conflict(f"there is a fault {entry.id} already", "", "choose another --id")
+        for other in self.all():
+            both = _objects(other) & _objects(entry)
+            if other.state != "ended" and other.server == entry.server and both:
+                raise Conflict(
+                    f"{entry.kind} conflicts with the armed fault {other.id}",
+                    f"both would change {sorted(both)[0]}",
+                    f"revert it first: faultctl revert --cluster {other.id}",
+                )
+        self.write(entry)
+
+    def write(self, entry: Entry) -> None:
+        """Synced, whole or not at all."""
+        new = self.home / f".{entry.id}.new"
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(entry.model_dump_json(indent=1).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        new.rename(self._file(entry.id))
+        folder = os.open(self.home, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def get(self, fault_id: str) -> Entry:
+        """One fault. Raises UnknownFault."""
+        found = self.find(fault_id)
+        if found is None:
+            raise UnknownFault(f"no fault {fault_id} is known here", f"in {self.home}")
+        return found
+
+    def find(self, fault_id: str) -> Entry | None:
+        """One fault, None if there is none."""
+        try:
+            return Entry.model_validate_json(self._file(fault_id).read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValidationError as exc:
+            raise FaultError(
+                f"{self._file(fault_id)} cannot be read",
+                exc.errors(include_url=False)[0]["msg"],
+                "it is of another version, or damaged: look at it before anything else",
+            ) from exc
+
+    def all(self) -> list[Entry]:
+        """All faults, the oldest first."""
+        names = [path.stem for path in self.home.glob("*.json")]
+        found: list[Any] = [self.find(name) for name in names]
+        return sorted((one for one in found if one), key=lambda one: (one.created, one.id))
+
+
+def _objects(entry: Entry) -> set[str]:
+    return {f"{one.place.shown} {c.pointer}" for one in entry.patched for c in one.changes}
