@@ -76,6 +76,7 @@ def read_facts(node_id: str, notes: tuple[str, ...] = ()) -> Facts:
         kprobe_override=_kprobe_override(),
         net_features=net_features(),
         fault_points=_fault_points(),
+        strace=shutil.which("strace") or "",
         cgroup=_cgroup(),
         systemd=os.path.isdir("/run/systemd/system"),
         stress_ng=_stress_ng(),

@@ -14,6 +14,7 @@ from nodeagent.encode.syscall_maps import pack_nets
 from nodeagent.encode.syscalls import Call, cannot_return, errno_number, expand
 from nodeagent.faults import _syscall_evidence as se
 from nodeagent.faults import _syscall_plan as sp
+from nodeagent.faults._syscall_strace import STRACE
 from nodeagent.model.kind import FaultKind, FaultSpec
 from nodeagent.model.units import Percent
 
@@ -174,7 +175,7 @@ after a missing file was created.""",
     spec=Spec,
     targets=("pid", "cgroup"),
     family="process",
-    ladder=sp.LADDER,
+    ladder=(*sp.LADDER, STRACE),
     evidence=lambda spec, measured: se.evidence(spec.call, measured),
     collateral=_collateral,
     remedies=(

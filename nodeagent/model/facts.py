@@ -62,6 +62,7 @@ class Facts(BaseModel):
     fault_points: tuple[str, ...] = Field(
         default=(), description="the kernel's own: failslab, fail_page_alloc, ..., fail-nth"
     )
+    strace: str = Field(default="", description="path of strace(1), empty if absent")
     cgroup: str = Field(default="", description="v2, hybrid, v1 or empty")
     systemd: bool = Field(default=False, description="systemd is process 1 (sd_booted(3))")
     tls_ca: str = Field(
@@ -209,6 +210,14 @@ class NeedNet:
             f"the kernel has no {module} (CONFIG_{option}; the module is in kernel-modules-extra "
             "on Fedora, linux-modules-extra on Ubuntu)"
         )
+
+
+@dataclass(frozen=True)
+class NeedStrace:
+    """The program that traces system calls."""
+
+    def missing(self, facts: Facts) -> str | None:
+        return None if facts.strace else "strace is not installed (Debian package strace)"
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,8 @@ class Rung:
     needs: Callable[[Any], tuple[Need, ...]]
     plan: PlanFn
     supports: SupportsFn = _always
+    only_named: bool = False
+    """Never picked by itself: only by --mechanism."""
 
 
 @dataclass(frozen=True)

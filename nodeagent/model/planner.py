@@ -91,6 +91,8 @@ def choose(kind: FaultKind, spec: Any, context: Context, forced: str | None) -> 
 def _objection(rung: Rung, spec: Any, context: Context, forced: str | None) -> str | None:
     if forced is not None and rung.name != forced:
         return f"{forced} was forced"
+    if forced is None and rung.only_named:
+        return f"only when it is asked for: --mechanism {rung.name}"
     return first_missing(rung.needs(spec), context.facts) or rung.supports(spec, context)
 
 

@@ -82,7 +82,7 @@ def test_a_fault_on_a_tree_ends_with_its_last_process(vm_node: Node, bench: Benc
     setup = "import subprocess\nchild = subprocess.Popen(['sleep', '1000'])"
     with kit.forms(bench, setup, ["os.write(1, b'')"]) as hit:
         fault = bench.inject("syscall", hit.target, spec={**OPEN, "tree": True})
-    child = int(bench.node.sh("pgrep -x sleep -f 'sleep 1000'"))
+    child = int(bench.node.sh("pgrep -f '^sleep 1000$'"))
     time.sleep(2.5)
     assert bench.client.fault(fault.id).state == "armed"
     bench.node.sh(f"kill -9 {child}")

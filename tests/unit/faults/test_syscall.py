@@ -15,6 +15,7 @@ from nodeagent.model.kind import Measured
 from nodeagent.model.plan import FaultRequest, Plan, plan_from_data
 from nodeagent.model.planner import make_plan, parse_request
 from nodeagent.model.process import CgroupScope, PidScope, ProcessBinding
+from nodeagent.model.steps.strace import StraceInject
 from nodeagent.model.steps.syscall import SyscallFail
 
 OBJECTS = ("syscall_kprobe", "syscall_lsm", "syscall_maps", "syscall_modret", "syscall_tree")
@@ -199,6 +200,33 @@ def test_patterns_that_cannot_meet_are_told_apart() -> None:
     http = step(plan({**base, "port": [80, 443]}))
     assert not http.overlaps(step(plan({**base, "port": [5432]})))
     assert http.overlaps(step(plan({**base, "port": [443]})))
+
+
+def test_strace_only_when_it_is_asked_for() -> None:
+    tree = PROCESS.model_copy(update={"scope": PidScope(pid=42, start_ticks=1, tree=True)})
+    spec = {"call": ["fsync-family"], "errno": "EIO", "tree": True}
+    able = STOCK.model_copy(update={"strace": "/usr/bin/strace"})
+    with pytest.raises(Refused, match="only when it is asked for: --mechanism strace"):
+        plan(spec, binding=tree, on=able)
+    found = plan(spec, binding=tree, on=able, mechanism="strace")
+    (only,) = found.steps
+    assert isinstance(only, StraceInject)
+    calls = "fsync,fdatasync,syncfs,sync_file_range,msync"
+    assert only.argv()[-3:] == [f"trace={calls}", "-e", f"inject={calls}:error=EIO"]
+    value = plan({"call": ["read"], "value": 0, "tree": True}, binding=tree, on=able,
+                 mechanism="strace").steps[0]  # fmt: skip
+    assert isinstance(value, StraceInject) and value.result == "retval=0"
+    for more, words in (
+        ({"rate": "50%"}, "each thread apart"),
+        ({"after": True}, "cannot act after"),
+        ({"exe": ["/bin/*"]}, "no filter by exe"),
+    ):
+        with pytest.raises(Refused, match=words):
+            plan({**spec, **more}, binding=tree, on=able, mechanism="strace")
+    with pytest.raises(Refused, match="--tree"):
+        plan(spec, on=able, mechanism="strace")
+    with pytest.raises(Refused, match="not installed"):
+        plan(spec, binding=tree, on=STOCK, mechanism="strace")
 
 
 def test_the_nodes_own_programs_are_spared_or_a_guard_rail() -> None:
