@@ -24,6 +24,7 @@ from typing import Any
 from nodeagent.backends.dmctl import DmControl
 from nodeagent.bpf_inventory import inventory
 from nodeagent.encode.dm import DevNum, Table, format_table
+from nodeagent.fault_point_fingerprint import fault_points
 from nodeagent.journal import JOURNAL_NAME
 from nodeagent.model.errors import Refused
 from nodeagent.net_fingerprint import network
@@ -68,6 +69,7 @@ def fingerprint(
         "cgroups": _our_cgroups(),
         "cgroup_limits": _cgroup_limits(),
         "stopped": sorted(_stopped()),
+        "fault_points": fault_points(),
         "nofile": sorted(_nofile()),
         "files": {
             "run": tree(_RUN),

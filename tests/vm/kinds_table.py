@@ -27,6 +27,7 @@ KINDS: dict[str, dict[str, dict[str, str]]] = {
     "dns": {"tc-answer": {}, "tc-delay": {}},
     "fd-exhaust": {"prlimit": {}},
     "inode-exhaust": {"empty-files": {}},
+    "fault-point": {"fault-injection": dict.fromkeys(_STOCK, "CONFIG_FAILSLAB")},
     "kill": {"signal": {}},
     "latent-sector": {
         "bpf-bio": _NO_INJECTION,
@@ -42,7 +43,12 @@ KINDS: dict[str, dict[str, dict[str, str]]] = {
     "pid-exhaust": {"pids-max": {}},
     "port-taken": {"bound-socket": {}},
     "stress": {"stress-ng": {}},
-    "syscall": {"bpf-fmod-ret": _NO_INJECTION, "bpf-kprobe": _NO_OVERRIDE, "bpf-lsm": {}},
+    "syscall": {
+        "bpf-fmod-ret": _NO_INJECTION,
+        "bpf-kprobe": _NO_OVERRIDE,
+        "bpf-lsm": {},
+        "strace": {},
+    },
     "throttle": {"cgroup-v2": {}},
     "sysctl": {"procfs": {}},
 }
