@@ -10,6 +10,7 @@ ids, interface indexes and counters, and nothing else.
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import re
@@ -113,22 +114,31 @@ def _device_mapper(names: Mapping[tuple[int, int], str]) -> list[dict[str, Any]]
     found = []
     with DmControl() as control:
         for (major, minor), name in sorted(names.items(), key=lambda item: item[1]):
-            dev = DevNum(major, minor)
-            info = control.find(dev)
-            if info is None:
+            try:
+                shown = _device(control, DevNum(major, minor), names)
+            except OSError as exc:
+                if exc.errno != errno.ENXIO:  # else it went away while it was looked at
+                    raise
                 continue
-            inactive = control.table(dev, inactive=True) if info.inactive_present else None
-            found.append(
-                {
-                    "name": name,
-                    "uuid": info.uuid,
-                    "suspended": info.suspended,
-                    "read_only": info.read_only,
-                    "live": _lines(control.table(dev), names),
-                    "inactive": _lines(inactive, names),
-                }
-            )
+            if shown is not None:
+                found.append({"name": name, **shown})
     return found
+
+
+def _device(
+    control: DmControl, dev: DevNum, names: Mapping[tuple[int, int], str]
+) -> dict[str, Any] | None:
+    info = control.find(dev)
+    if info is None:
+        return None
+    inactive = control.table(dev, inactive=True) if info.inactive_present else None
+    return {
+        "uuid": info.uuid,
+        "suspended": info.suspended,
+        "read_only": info.read_only,
+        "live": _lines(control.table(dev), names),
+        "inactive": _lines(inactive, names),
+    }
 
 
 def _lines(table: Table | None, names: Mapping[tuple[int, int], str]) -> list[str]:
