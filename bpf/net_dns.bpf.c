@@ -36,6 +36,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 #define FC_NAMES 65536
 #define FC_NAME_BYTES 256
 #define FC_PACKET_BYTES 512 /* bpf_csum_diff takes no more */
+#define FC_LOOPBACK 1 /* lo, in every net namespace (LOOPBACK_IFINDEX) */
 #define FC_TYPE_A 1
 #define FC_TYPE_AAAA 28
 #define FC_QR 0x8000
@@ -317,7 +318,8 @@ static __always_inline int fc_turn(struct __sk_buff *skb, struct fc_query *q)
 		failed = fc_swap(skb, q->l3 + offsetof(struct iphdr, saddr), 4);
 	if (failed || fc_swap(skb, q->l4, 2) || (q->l2 && fc_swap(skb, 0, ETH_ALEN)))
 		return TC_ACT_STOLEN;
-	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+	/* On lo it comes back by itself, with its route, without which 127.0.0.1 is martian. */
+	return skb->ifindex == FC_LOOPBACK ? TC_ACT_OK : bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 }
 
 /* A field of a header below a sum over it, changed together with that sum. */

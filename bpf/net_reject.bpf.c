@@ -38,6 +38,7 @@ const volatile struct fc_reject_config fc_reject SEC(".rodata.fc") = {};
 #define FC_QUOTE_TCP 20 /* a trimmed packet must keep the field of a checksum still to be filled */
 #define FC_QUOTE 8
 #define FC_TTL 64
+#define FC_LOOPBACK 1 /* lo, in every net namespace (LOOPBACK_IFINDEX) */
 /* <linux/icmp.h> wants the C library's headers for sockets. */
 #define FC_ICMP_UNREACH 3
 #define FC_ICMP_ECHO 8
@@ -93,6 +94,9 @@ static __always_inline int fc_back(struct __sk_buff *skb, __u32 l2)
 		if (bpf_skb_store_bytes(skb, 0, &eth, sizeof(eth), 0))
 			return TC_ACT_STOLEN;
 	}
+	/* On lo it comes back by itself, with its route, without which 127.0.0.1 is martian. */
+	if (skb->ifindex == FC_LOOPBACK)
+		return TC_ACT_OK;
 	return bpf_redirect(skb->ifindex, fc_reject.ingress ? 0 : BPF_F_INGRESS);
 }
 

@@ -8,11 +8,13 @@ from pathlib import Path
 
 from nodeagent.bind.family import Ask, Scene
 from nodeagent.bind.lifelines import lifelines
+from nodeagent.bind.names import resolve_all
 from nodeagent.bind.node import reason
 from nodeagent.encode import net_filter as nf
 from nodeagent.encode import net_link, net_route, net_tc
 from nodeagent.model.errors import InvalidSpec, Refused
 from nodeagent.model.net import NetBinding, NetInterface
+from nodeagent.model.netspec import Flow
 from nodeagent.model.steps.net import Hook, NetnsRef
 from nodeagent.model.target import CgroupTarget, NetnsTarget, ProcessTarget, TargetBase
 from nodeagent.netlink import Netlink
@@ -29,6 +31,8 @@ def bind(scene: Scene, ask: Ask) -> NetBinding:
     peer = _peer_of(ask)
     with _opened(netns) as link:
         found = interfaces(link)
+    pid = processes[0][0] if processes else None
+    names = resolve_all(netns, scene.node.proc, pid, _names_of(ask))
     return NetBinding(
         target=ask.target.label(),
         netns=netns,
@@ -36,8 +40,16 @@ def bind(scene: Scene, ask: Ask) -> NetBinding:
         interfaces=found,
         processes=processes,
         peers=() if peer is None else addresses(scene.node.proc, peer),
+        names=names,
         lifelines=lifelines(scene.node.proc) if host else (),
+        notes=tuple(f"{name} is {', '.join(found)} now" for name, found in names),
     )
+
+
+def _names_of(ask: Ask) -> list[str]:
+    """Host names that a spec has among its networks."""
+    flows = (*getattr(ask.spec, "to", ()), *getattr(ask.spec, "but", ()))
+    return [flow.name for flow in flows if isinstance(flow, Flow) and flow.name is not None]
 
 
 def _peer_of(ask: Ask) -> TargetBase | None:

@@ -45,7 +45,7 @@ class NetSpec(FaultSpec):
         default="egress", description="packets that leave the namespace, that reach it, or both"
     )
     to: Remotes = Field(
-        default=(), description="only to (ingress: from) these: 10.0.0.0/8:5432/tcp,[fd00::]/64:53"
+        default=(), description="only to (ingress: from) these: 10.0.0.0/8:5432/tcp,db.internal:80"
     )
     but: Remotes = Field(default=(), description="never to or from these, written as --to")
     local_ports: Ports = Field(default=(), description="only from (ingress: to) these own ports")
@@ -131,7 +131,7 @@ def interfaces(chosen: str | None, binding: NetBinding) -> list[NetInterface]:
 def flows(spec: NetSpec, binding: NetBinding) -> tuple[Flow, ...]:
     """Packets that are meant. Raises Refused."""
     peers = [Flow(remote=str(ip_network(address))) for address in binding.peers]
-    remotes = [*spec.to, *peers] or [Flow()]
+    remotes = [*_resolved(spec.to, binding), *peers] or [Flow()]
     if spec.local_ports:
         remotes = [
             flow.model_copy(update={"local_port": ports})
@@ -145,7 +145,23 @@ def flows(spec: NetSpec, binding: NetBinding) -> tuple[Flow, ...]:
 
 def exceptions(spec: NetSpec, binding: NetBinding) -> tuple[Flow, ...]:
     """What is left alone: asked for, and the host's own lifelines."""
-    return tuple(dict.fromkeys((*spec.but, *binding.lifelines)))
+    return tuple(dict.fromkeys((*_resolved(spec.but, binding), *binding.lifelines)))
+
+
+def _resolved(flows: Sequence[Flow], binding: NetBinding) -> list[Flow]:
+    """Each name as all its addresses. Raises Refused for one that the binding does not know."""
+    known, found = dict(binding.names), []
+    for flow in flows:
+        if flow.name is None:
+            found.append(flow)
+            continue
+        if not known.get(flow.name):
+            raise Refused(f"{flow.name} has no address", "it was not resolved")
+        found += [
+            flow.model_copy(update={"name": None, "remote": str(ip_network(address))})
+            for address in known[flow.name]
+        ]
+    return found
 
 
 def check(spec: NetSpec, context: Context) -> None:

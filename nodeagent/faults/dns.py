@@ -115,8 +115,8 @@ class Spec(FaultSpec):
             count = sum(ip_address(a).version == version for a in self.answer)
             if count > net_dns.most(version):
                 raise ValueError(f"at most {net_dns.most(version)} IPv{version} addresses")
-        if any(flow.protocol or flow.remote_port for flow in (*self.servers, *self.but)):
-            raise ValueError("servers are networks; their port is --ports")
+        if any(f.name or f.protocol or f.remote_port for f in (*self.servers, *self.but)):
+            raise ValueError("servers are networks without a name; their port is --ports")
         return self
 
 

@@ -175,7 +175,9 @@ to a million packets, so that a delay does not turn into loss; --limit changes t
 nothing filters on an interface yet, the first fault adds a clsact qdisc and the last one removes
 it; at these moments the kernel stops the interface's queues for a few milliseconds.
 
-Later fragments of a UDP datagram have no ports: filters with ports do not match them.""",
+Host names in --to are resolved when the plan is made, by the hosts file and name servers of the
+target, in its namespace; the plan shows all their addresses, and what they get later is not
+followed. Later fragments of a UDP datagram have no ports: filters with ports do not match them.""",
     spec=Spec,
     targets=net.TARGETS,
     ladder=LADDER,

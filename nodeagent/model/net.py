@@ -43,6 +43,9 @@ class NetBinding(_Frozen):
         default=(), description="(pid, start time in clock ticks) that led here"
     )
     peers: tuple[str, ...] = Field(default=(), description="addresses of the other workload")
+    names: tuple[tuple[str, tuple[str, ...]], ...] = Field(
+        default=(), description="host names of the spec, and the addresses that they have now"
+    )
     lifelines: tuple[Flow, ...] = Field(
         default=(), description="the host's own: agent, ssh, API servers, name servers"
     )

@@ -111,7 +111,8 @@ def format_ports(ports: PortRange) -> str:
 class Flow(BaseModel):
     """Packets that are meant: every part that is given must hold. Without any, all packets.
 
-    `remote` and `remote_port` are the far end's, whatever the direction of a packet.
+    `remote` and `remote_port` are the far end's, whatever the direction of a packet. A `name`
+    stands for addresses that the binding knows; it is in no step.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -120,13 +121,17 @@ class Flow(BaseModel):
     protocol: Protocol | None = None
     remote_port: PortRange | None = None
     local_port: PortRange | None = None
+    name: str | None = None
 
     def network(self) -> Network | None:
+        """Raises ValueError for a name, which could be taken for everything."""
+        if self.name is not None:
+            raise ValueError(f"{self.name} is not resolved")
         return None if self.remote is None else ip_network(self.remote)
 
     def text(self) -> str:
         """As `parse_remote` reads it; the local port after `<-`."""
-        host = "*" if self.remote is None else self.remote
+        host = self.name or ("*" if self.remote is None else self.remote)
         if self.remote_port is not None:
             host = (
                 f"[{self.remote.partition('/')[0]}]/{self.remote.partition('/')[2]}"
@@ -139,6 +144,9 @@ class Flow(BaseModel):
 
 
 EVERYTHING = Flow()
+_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_NAME = re.compile(rf"(?=.{{1,253}}$)(?=[^:/]*[A-Za-z])(?:{_LABEL}\.)*{_LABEL}\.?", re.ASCII)
+"""A host name has a letter somewhere; else it is an address, or meant to be one."""
 _REMOTE = re.compile(
     r"(?P<host>\[[^\]]*\](?:/\d+)?|[^\[\]]*?)"
     r"(?P<ports>:[^:/\]]*)?"
@@ -151,7 +159,7 @@ def parse_remote(text: str) -> Flow:
     """`NETWORK[:PORTS][/PROTOCOL]`, such as `10.0.0.0/8:5432/tcp`, `[2001:db8::1]:80`, `*:53`.
 
     An IPv6 network with a port stands in brackets. A port without a protocol means TCP, UDP
-    and SCTP. Names are refused: what they mean changes. Raises ValueError for a person.
+    and SCTP. A host name stands for all its addresses. Raises ValueError for a person.
     """
     match = _REMOTE.fullmatch(text)
     host, ports, proto = (match["host"], match["ports"], match["proto"]) if match else ("", "", "")
@@ -161,8 +169,10 @@ def parse_remote(text: str) -> Flow:
         raise ValueError(
             f"{text!r} names no network: write for example 10.0.0.0/8:5432/tcp or *:53"
         )
+    name = host.lower().rstrip(".") if _NAME.fullmatch(host) else None
     flow = Flow(
-        remote=None if host == "*" else _network(host, text),
+        name=name,
+        remote=None if host == "*" or name else _network(host, text),
         protocol=_protocol(proto, text) if proto else None,
         remote_port=parse_ports(ports[1:]) if ports else None,
     )
@@ -180,10 +190,6 @@ def _network(host: str, text: str) -> str:
     except ValueError as exc:
         if "host bits" in str(exc):
             raise ValueError(f"{text!r}: write {ip_network(bare, strict=False)}") from exc
-        if re.search(r"[g-zG-Z]", bare):
-            raise ValueError(
-                f"{text!r} is a name: resolve it and name every address that it has"
-            ) from exc
         raise ValueError(f"{text!r} is not a network: {exc}") from exc
     return str(_unmapped(found))
 

@@ -231,7 +231,7 @@ def test_bad_input_changes_nothing(net: Net) -> None:
         ({"rate": "10mbps"}, InvalidSpec, "bits or bytes"),
         ({"reorder": "10%"}, InvalidSpec, "reorder goes with delay"),
         ({"delay": "1s", "rate": "100mbit", "limit": 100}, InvalidSpec, "too small"),
-        ({"delay": "1ms", "to": "db.internal"}, InvalidSpec, "name"),
+        ({"delay": "1ms", "to": "gone.invalid"}, Refused, "cannot be resolved"),
         ({"delay": "1ms", "interface": "eth7"}, Refused, "eth7"),
         ({"delay": "1ms", "to": ADDRESS["a"]}, Refused, "address of the target itself"),
     ]

@@ -26,8 +26,8 @@ def bind(kind, family, address, reuse, share):
         return exc.strerror
     finally:
         s.close()
-ends = [(socket.AF_INET, "0.0.0.0"), (socket.AF_INET, "127.0.0.1"), (socket.AF_INET, "10.9.0.1"),
-        (socket.AF_INET6, "::"), (socket.AF_INET6, "fd00:9::1")]
+ends = [(socket.AF_INET, "0.0.0.0"), (socket.AF_INET, "127.0.0.1"),
+        (socket.AF_INET6, "::"), (socket.AF_INET6, "::1")]
 print(json.dumps({k.name: sorted({bind(k, *e, r, s) for e, r, s in
       itertools.product(ends, (0, 1), (0, 1))}) for k in (socket.SOCK_STREAM, socket.SOCK_DGRAM)}))
 """
@@ -104,21 +104,21 @@ def test_who_has_the_port_is_named_and_time_wait_is_no_obstacle(net: Net) -> Non
 @pytest.mark.vm("debian-13")
 def test_ports_go_with_whoever_ends_the_process_and_compose(net: Net) -> None:
     node = net.bench.node
-    first = net.inject("port-taken", {"ports": "8080"})
+    first = net.inject("port-taken", {"ports": "8180"})
     with pytest.raises(Conflict, match=first):
-        net.bench.plan("port-taken", A, spec={"ports": "8000-8080"})
-    second = net.inject("port-taken", {"ports": "8081"})
+        net.bench.plan("port-taken", A, spec={"ports": "8000-8100,8180"})
+    second = net.inject("port-taken", {"ports": "8181"})
     pid = net.bench.evidence(first)["details"]["pids"][0]
     node.sh(f"kill {pid}; sleep 0.5")
-    assert binds(net, 8080)["SOCK_STREAM"] == FREE
-    assert binds(net, 8081)["SOCK_STREAM"] == TAKEN
+    assert binds(net, 8180)["SOCK_STREAM"] == FREE
+    assert binds(net, 8181)["SOCK_STREAM"] == TAKEN
     assert any("are free" in s for s in net.bench.evidence(first)["statements"])
     net.revert(first)
     net.revert(second)
-    assert binds(net, 8081)["SOCK_STREAM"] == FREE
+    assert binds(net, 8181)["SOCK_STREAM"] == FREE
     assert node.run("pgrep faultctl-port", check=False).code == 1
     with pytest.raises(Refused, match="node's own network"):
-        net.bench.plan("port-taken", {"type": "pid", "pid": 1}, spec={"ports": "8080"})
+        net.bench.plan("port-taken", {"type": "pid", "pid": 1}, spec={"ports": "8180"})
 
 
 # --- conntrack-full -----------------------------------------------------------------

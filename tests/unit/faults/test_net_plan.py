@@ -151,6 +151,19 @@ def test_others_filters_are_a_guard_rail() -> None:
     assert known.guards == ("other-filters",)
 
 
+def test_a_name_is_all_its_addresses() -> None:
+    """CASES 43."""
+    names = (("db.internal", ("10.0.0.1", "10.0.0.2", "fd00::2")), ("ok.internal", ("10.0.0.9",)))
+    spec = {"delay": "1ms", "to": "db.internal:5432/tcp,10.1.0.0/16", "but": "ok.internal"}
+    (step,) = filters(plan("netem", spec, names=names))
+    assert [flow.text() for flow in step.flows] == [
+        "10.0.0.1/32:5432/tcp", "10.0.0.2/32:5432/tcp", "[fd00::2]/128:5432/tcp", "10.1.0.0/16",
+    ]  # fmt: skip
+    assert [flow.text() for flow in step.but] == ["10.0.0.9/32"]
+    with pytest.raises(Refused, match=r"db\.internal has no address"):
+        plan("netem", spec)
+
+
 @pytest.mark.parametrize("missing", ["netem", "ifb", "mirred"])
 def test_loss_goes_on_without_netem_and_other_things_name_what_is_missing(missing: str) -> None:
     facts = FACTS.model_copy(update={"net_features": tuple(f for f in ALL if f != missing)})

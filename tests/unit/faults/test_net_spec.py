@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from nodeagent.encode.net_filter import flower_keys
 from nodeagent.faults import kind_named
 from nodeagent.faults._netem_qdisc import CEILING, FLOOR, ORDERED_RATE, limit_of, qdisc_of, scaled
 from nodeagent.faults.bandwidth import Spec as Bandwidth
@@ -57,7 +58,10 @@ def test_a_remote_end(text: str, want: tuple[object, ...]) -> None:
         ("10.0.0.1/8", "write 10.0.0.0/8"),
         ("10.0.0.1:80/quic", "none of tcp"),
         ("10.0.0.1:80/icmp", "no ports"),
-        ("db.internal:80", "resolve it"),
+        ("db..internal:80", "not a network"),
+        ("db.internal/24", "not a network"),
+        ("-db.internal", "not a network"),
+        ("x" * 64, "not a network"),
         ("fe80::1%eth0", "--interface"),
         ("300.1.1.1", "not a network"),
         ("[::1", "names no network"),
@@ -253,3 +257,28 @@ def test_thousands_of_networks_are_compared_in_no_time() -> None:
     other = [parse_remote(f"11.{i >> 8}.{i & 255}.0/24") for i in range(10_000)]
     assert common(one, other) is None
     assert common(one, [*other, parse_remote("10.3.4.5")]) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("db.internal", Flow(name="db.internal")),
+        (
+            "DB.Internal.:5432/TCP",
+            Flow(name="db.internal", protocol="tcp", remote_port=(5432,) * 2),
+        ),
+        ("postgres", Flow(name="postgres")),
+        ("10-0-0-1.pods.local:80", Flow(name="10-0-0-1.pods.local", remote_port=(80, 80))),
+        ("_sip.example", Flow(name="_sip.example")),
+    ],
+)
+def test_names_of_hosts(text: str, want: Flow) -> None:
+    assert parse_remote(text) == want
+    assert parse_remote(want.text()) == want
+
+
+def test_a_name_that_is_not_resolved_is_never_taken_for_everything() -> None:
+    with pytest.raises(ValueError, match="not resolved"):
+        Flow(name="db.internal").network()
+    with pytest.raises(ValueError, match="not resolved"):
+        list(flower_keys(Flow(name="db.internal"), "egress"))
