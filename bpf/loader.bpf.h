@@ -19,6 +19,8 @@
 #ifndef FAULTCTL_LOADER_BPF_H
 #define FAULTCTL_LOADER_BPF_H
 
+#define FC_OPAQUE(value) asm volatile("" : "+r"(value))
+
 #ifndef FC_BCC
 
 #include <linux/bpf.h>

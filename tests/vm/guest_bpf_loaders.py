@@ -22,8 +22,8 @@ from nodeagent.faults._loaders import matrix
 from nodeagent.model.errors import FaultError
 
 PLACES = {
-    "bpf-fmod-ret": (Way.MODRET, "__x64_sys_getppid"),
-    "bpf-kprobe": (Way.ENTRY, "__x64_sys_getpriority"),
+    "bpf-fmod-ret": (Way.MODRET, "__x64_sys_getpriority"),
+    "bpf-kprobe": (Way.ENTRY, "__x64_sys_read"),
     "bpf-lsm": (Way.LSM, "file_permission"),
 }
 

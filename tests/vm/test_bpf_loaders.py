@@ -79,10 +79,7 @@ def test_each_cell_of_the_matrix_is_true(vm_node: Node) -> None:
 def bench(vm_node: Node, benches: Benches) -> Iterator[Bench]:
     """An agent that loads by bcc, with everything compiled before a test is on the clock."""
     found = benches.of(vm_node, "--bpf-loader", "bcc")
-    deadline = vm_node.deadline(BCC_S)
-    while vm_node.run("pgrep -f '[n]odeagent.bcc_child'", check=False).code == 0:
-        assert time.monotonic() < deadline, "bcc is still at it"
-        time.sleep(1)
+    _wait_compiled(vm_node)
     yield found
     for fault in found.client.faults(active_only=True):
         found.client.revert(fault.id)
@@ -157,9 +154,12 @@ def test_a_kernel_without_btf(vm_node: Node, bench: Bench) -> None:
 
 
 def _wait_compiled(node: Node) -> None:
-    deadline = node.deadline(BCC_S)
-    while node.run("pgrep -f '[n]odeagent.bcc_child'", check=False).code == 0:
+    """No child for a while: there is a short time between two of them."""
+    deadline, quiet = node.deadline(BCC_S), 0
+    while quiet < 3:
         assert time.monotonic() < deadline, "bcc is still at it"
+        running = node.run("pgrep -f '[n]odeagent.bcc_child'", check=False).code == 0
+        quiet = 0 if running else quiet + 1
         time.sleep(1)
 
 
