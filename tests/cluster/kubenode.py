@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -53,6 +54,7 @@ def config(place: Place, flavour: str, disk: Path, *disks: Disk, network: str) -
     """A lab node with the node's disk and its scratch disks."""
     kube = Disk("kube", nodedisk.SIZE, source=str(disk))
     return NodeConfig(
+        cpus=int(os.environ.get("FAULTCTL_CLUSTER_CPUS", "2")),
         flavour=flavour,
         name=f"{network}-{place.name}",
         memory=MEMORY,
@@ -78,9 +80,13 @@ def start(found: KubeNode, plane: ControlPlane) -> None:
     node.put("/run/kube/node.sh", (HERE / "guest" / "node.sh").read_bytes())
     node.run(["sh", "/run/kube/node.sh"], timeout=60)
     env = {"PATH": PATH}
-    containerd = ["containerd", "-c", "/run/kube/containerd.toml"]
+    containerd = ["/kube/usr/bin/containerd", "-c", "/run/kube/containerd.toml"]
     found.daemons["containerd"] = node.spawn(containerd, "/run/kube/containerd.log", env)
-    kubelet = ["kubelet", "--config=/run/kube/kubelet.yaml", "--kubeconfig=/run/kube/kubeconfig"]
+    kubelet = [
+        "/kube/bin/kubelet",
+        "--config=/run/kube/kubelet.yaml",
+        "--kubeconfig=/run/kube/kubeconfig",
+    ]
     kubelet += [f"--hostname-override={place.name}", f"--node-ip={found.address}"]
     kubelet += [f"--node-labels=topology.kubernetes.io/zone={place.zone}"]
     found.daemons["kubelet"] = node.spawn(kubelet, "/run/kube/kubelet.log", env)

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator
 
 import images
+import kubenode
 import pytest
 from cluster import Cluster
 from kubenode import KubeNode
@@ -172,14 +173,46 @@ def test_an_agent_that_is_deleted_by_force_leaves_no_fault(installed: Cluster) -
     assert ends["orphan"] == "agent-lost"
 
 
+def test_a_power_cut_in_mid_fault_leaves_the_node_clean(installed: Cluster) -> None:
+    node = installed.node(NODE)
+    inject(installed, "cut")
+    node.node.kill()
+    node.node.power_on()
+    kubenode.start(node, installed.plane)
+    assert reads(node, BAD)
+    kubenode.until(
+        "the agent is back and sound",
+        lambda: installed.faultctl("deploy", "status", check=False).returncode == 0,
+        node.node.deadline(120),
+        lambda: installed.faultctl("deploy", "status", check=False).stdout + node.log("kubelet"),
+    )
+    shown = json.loads(installed.faultctl("ls", "--cluster", "--all", "-o", "json").stdout)
+    ends = {one["id"]: one["end_reason"] for one in shown}
+    assert ends["cut"] == "rebooted"
+    assert reads(node, BAD)
+
+
+def test_named_capabilities_do_what_needs_no_device_node(installed: Cluster) -> None:
+    """The BPF rung bites; the guardian still gets out of the pod; and back to privileged."""
+    seconds = f"{round(installed.nodes[0].node.pace.stretch(120))}s"
+    image = ["--image", images.AGENT, "--pull-policy", "Never", "--timeout", seconds]
+    installed.faultctl("deploy", "upgrade", "--capabilities", *image, timeout=900)
+    node = installed.node(NODE)
+    (guardian,) = guardians(node)
+    assert node.node.sh(f"cat /proc/{guardian}/cgroup").strip() == "0::/"
+    inject(installed, "capable")
+    assert not reads(node, BAD)
+    installed.faultctl("revert", "--cluster", "capable")
+    assert reads(node, BAD)
+    installed.faultctl("deploy", "upgrade", *image, timeout=900)
+
+
 def test_new_certificates_are_taken_by_running_agents(installed: Cluster) -> None:
     installed.faultctl("deploy", "certs", "--valid", "2d")
     node = installed.node(NODE)
     agent = agents(node)
     end = node.node.deadline(120)  # the kubelet brings Secrets within about a minute
-    from kubenode import until
-
-    until(
+    kubenode.until(
         "all agents answer with the new certificates",
         lambda: installed.faultctl("deploy", "status", check=False).returncode == 0,
         end,
