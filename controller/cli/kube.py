@@ -51,6 +51,18 @@ def cluster_verb(function: F) -> F:
     return either  # type: ignore[return-value]
 
 
+def with_access(function: F) -> F:
+    """The options of access, given to the function as one dict `access`."""
+
+    @functools.wraps(function)
+    def whole(**values: Any) -> Any:
+        return function(access={name: values.pop(name) for name in ACCESS}, **values)
+
+    found = getattr(function, "__click_params__", [])
+    whole.__click_params__ = [*reversed(access_options()), *found]  # type: ignore[attr-defined]
+    return whole  # type: ignore[return-value]
+
+
 @dataclass(frozen=True)
 class Reached:
     """A cluster that is open, and the clients of its agents."""

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from controller import render
+from controller.cli.kube import with_access
 from controller.client import AgentAddress
 from controller.experiment import Experiment
 from controller.experiment_check import Loaded, load_experiment
@@ -68,6 +69,19 @@ def address() -> AgentAddress:
     return found
 
 
+def _chaos_mesh(file: Path, access: dict[str, Any], values: dict[str, Any]) -> bool:
+    """Whether it was such a file, and is done. The kubernetes package is needed only then."""
+    from controller.kube.chaosmesh import is_chaos_mesh
+
+    if not file.is_file() or not is_chaos_mesh(raw := file.read_bytes()):
+        return False
+    from controller.cli.run_chaosmesh import run_file
+
+    run_file(raw, access, plan_only=values["plan_only"], partly=values["allow_refused"],
+             seed=values["seed"], output=values["output"])  # fmt: skip
+    return True
+
+
 noise_option = click.option(
     "--noise",
     type=click.Choice(["on", "off", "file"]),
@@ -100,13 +114,19 @@ folder_option = click.option(
 @click.option("--allow-refused", is_flag=True, help="start though nodes would refuse some faults")
 @click.option("--take-over", "resume", type=click.Path(path_type=Path), metavar="FOLDER")
 @click.option("-o", "--output", type=click.Choice(render.FORMATS), default="table")
-def run(file: Path | None, resume: Path | None, **values: Any) -> None:
-    """Play the experiment FILE; everything is back where it was when it ends."""
+@with_access
+def run(file: Path | None, resume: Path | None, access: dict[str, Any], **values: Any) -> None:
+    """Play the experiment FILE; everything is back where it was when it ends.
+
+    FILE may have objects of Chaos Mesh instead: what has an equal here is run, on a cluster.
+    """
     if values["schema"]:
         click.echo(json.dumps(experiment_schema(with_kinds=True), indent=2))
         return
     if (file is None) == (resume is None):
         raise click.UsageError("give an experiment file, or --take-over FOLDER")
+    if file is not None and _chaos_mesh(file, access, values):
+        return
     ctx = click.get_current_context()
     if resume is not None:
         with views() as watching:
