@@ -28,6 +28,7 @@ from nodeagent.model.errors import InvalidSpec
 GROUP = "chaos-mesh.org/"
 MAX_BYTES = 1 << 20
 MAX_OBJECTS = 100
+MAX_DEPTH = 32
 NOT_HERE = {
     "TimeChaos": "there is no clock of one pod below the vDSO; clock faults are of a whole node",
     "KernelChaos": "its call chains have no equal; see the kernel's fault points of a node",
@@ -83,15 +84,25 @@ def parse(raw: bytes) -> list[Mapped | Unmapped]:
     if len(raw) > MAX_BYTES:
         raise InvalidSpec("the file is too large", f"{len(raw)} bytes, {MAX_BYTES} at most")
     try:
-        events = sum(isinstance(e, yaml.AliasEvent) for e in yaml.parse(raw, yaml.SafeLoader))
-        found = [one for one in yaml.safe_load_all(raw) if one is not None] if not events else []
+        _check_shape(raw)
+        found = [one for one in yaml.safe_load_all(raw) if one is not None]
     except (yaml.YAMLError, ValueError, RecursionError) as exc:
         raise InvalidSpec("the file is not YAML", " ".join(str(exc).split())[:200]) from exc
-    if events:
-        raise InvalidSpec("the file has YAML aliases", "objects of Chaos Mesh need none")
     if not found or len(found) > MAX_OBJECTS:
         raise InvalidSpec(f"the file has {len(found)} objects", f"from 1 to {MAX_OBJECTS}")
     return [_one(one) for one in found]
+
+
+def _check_shape(raw: bytes) -> None:
+    """Raises InvalidSpec for aliases, and for what is nested deeper than any of these objects."""
+    depth = 0
+    for event in yaml.parse(raw, yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise InvalidSpec("the file has YAML aliases", "objects of Chaos Mesh need none")
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise InvalidSpec("the file is nested too deep", f"at most {MAX_DEPTH} levels")
 
 
 def _one(data: Any) -> Mapped | Unmapped:
