@@ -19,6 +19,7 @@ from controller.experiment_check import Loaded, addresses
 from controller.experiment_parts import parse_part
 from controller.experiment_plan import ns
 from controller.guards import Watch
+from controller.kube.reader import ObjectReader
 from controller.live import names_of
 from controller.load.sampler import LoadSampler
 from controller.probes.measure import Surroundings
@@ -214,7 +215,8 @@ class Stage:
         clock = RunClock(lambda: (self.runner.now(), wall()))
         found: list[Sampler] = []
         if probes:
-            around = Surroundings(agents=self.client, faults=self.placed)
+            # Objects are read with the user's own kubeconfig, opened when a probe first asks.
+            around = Surroundings(self.client, self.placed, ObjectReader())
             found.append(ProbeSampler(probes, report, clock, around))
         if loads:
             found.append(LoadSampler(loads, report, clock))

@@ -15,6 +15,9 @@ from controller.kube.agents import Access, Agents, agent_pods
 from controller.kube.answers import ApiPath, Expired
 from controller.kube.client import Cluster
 from controller.kube.discover import Query, find_nodes, find_pods, owner_of
+from controller.kube.reader import ObjectReader
+from controller.probes.measure import Meter, Surroundings
+from controller.probes.spec import K8sProbe
 from nodeagent.model.errors import Conflict, InvalidSpec, Refused, Unreachable
 
 PODS = ApiPath("pods", "shop")
@@ -226,3 +229,35 @@ def test_nodes_without_an_agent_are_named(api: FakeApi, cluster: Cluster) -> Non
             assert address.key.stat().st_mode & 0o777 == 0o600
             home = address.key.parent
     assert not home.exists(), "keys of a Secret do not stay behind"
+
+
+# --- k8s probes -------------------------------------------------------------------
+
+
+def test_a_k8s_probe_reads_with_the_users_kubeconfig_and_not_before_it_is_asked(
+    api: FakeApi, tmp_path: Path
+) -> None:
+    api.put("/api/v1", {"resources": [
+        {"name": "pods", "kind": "Pod", "namespaced": True},
+        {"name": "pods/status", "kind": "Pod", "namespaced": True}]})  # fmt: skip
+    api.pod("shop", "a")
+    read = ObjectReader(api.kubeconfig())
+    around = Surroundings(read_object=read)
+
+    def sample(**more: str) -> tuple[str, str]:
+        spec = {"type": "k8s", "kind": "Pod", "namespace": "shop", "name": "a",
+                "expression": "object.status.phase == 'Running'", **more}  # fmt: skip
+        outcome, _ = Meter(K8sProbe.model_validate(spec), around).sample()
+        return str(outcome.verdict), outcome.reason
+
+    assert sample()[0] == "pass"
+    assert sample(name="b") == ("fail", "there is no Pod shop/b")
+    assert sample(kind="Nope")[0] == "unknown"
+    assert sample(namespace="")[0] == "unknown"
+    api.forbidden.add(("get", "pods"))
+    verdict, why = sample()
+    assert verdict == "unknown" and "you may not get pods" in why, "no right is no failure"
+    nowhere = Meter(K8sProbe.model_validate({"type": "k8s", "kind": "Pod", "name": "a",
+        "namespace": "x", "expression": "true"}),
+        Surroundings(read_object=ObjectReader(tmp_path / "none")))  # fmt: skip
+    assert str(nowhere.sample()[0].verdict) == "unknown"
