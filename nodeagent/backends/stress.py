@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,8 @@ class _Run:
     output: int
     started_ns: int
     usage_usec: int
+    carried: dict[str, int] = field(default_factory=dict)
+    """Counters of runs before it whose cgroup is gone."""
 
     def said(self) -> str:
         text = os.pread(self.output, SAID, 0).decode(errors="replace")
@@ -243,11 +245,14 @@ class StressBackend:
         """The same run, in the same cgroup: what it used before is not counted twice."""
         old = self._runs[step.key()]
         home = Home(step)
-        used = home.usage_usec() - old.usage_usec
+        used, counted = home.usage_usec() - old.usage_usec, home.counters()
         self._end(step)
         self._make(step)
+        now = home.counters()
+        carried = {n: old.carried.get(n, 0) + max(0, counted[n] - now[n]) for n in now}
         run = self._start(step, memory)
         run.started_ns, run.usage_usec = old.started_ns, home.usage_usec() - used
+        run.carried = carried
 
     # --- end --------------------------------------------------------------------
 
@@ -284,7 +289,7 @@ class StressBackend:
             "cpus": round(used / 1e6 / max(seconds, 1e-6), 4),
             "held": held(home),
             "memory_grown": home.memory() - prior["memory"],
-            **{name: now[name] - before.get(name, 0) for name in now},
+            **{n: run.carried.get(n, 0) + now[n] - before.get(n, 0) for n in now},
             "stalls": psi.since(home.stalls(), prior.get("stalls", {})),
             "seconds": round(seconds, 3),
             "restarts": keeper.restarts if keeper else 0,

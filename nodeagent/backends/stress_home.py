@@ -78,8 +78,7 @@ class Home:
         """What the kernel has counted for the target's limits until now."""
         found = dict.fromkeys(("oom_kill", "nr_throttled", "throttled_usec"), 0)
         for folder in self.counted:
-            events = _read(folder / "memory.events") or _read(folder / "memory.oom_control")
-            found |= keyed(events, ("oom_kill",))
+            found["oom_kill"] += _oom_kills(folder)
             stat = _read(folder / "cpu.stat")
             found |= keyed(stat, ("nr_throttled", "throttled_usec"))
             if nanos := keyed(stat, ("throttled_time",)).get("throttled_time"):
@@ -106,6 +105,17 @@ class Home:
         """Kill all that is in them and below, and remove them. Raises BackendError."""
         for child in self.children:
             remove(child)
+
+
+def _oom_kills(folder: Path) -> int:
+    """v2 counts at every ancestor, v1 only where the victim was (memcg_memory_event)."""
+    if events := _read(folder / "memory.events"):
+        return keyed(events, ("oom_kill",)).get("oom_kill", 0)
+    return sum(
+        keyed(_read(Path(here, "memory.oom_control")), ("oom_kill",)).get("oom_kill", 0)
+        for here, _, files in os.walk(folder)
+        if "memory.oom_control" in files
+    )
 
 
 def held(home: Home) -> int:

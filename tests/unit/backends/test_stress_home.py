@@ -30,7 +30,8 @@ def test_v1_counts_the_target_and_uses_time_of_ours(tmp_path: Path) -> None:
     assert all(child.is_dir() for child in home.children)
     assert home.exists()
     assert home.memory() == 8192
-    assert home.counters() == {"oom_kill": 2, "nr_throttled": 4, "throttled_usec": 5000}
+    (memory / "faultctl-stress-t-1/memory.oom_control").write_text("oom_kill 3\n")
+    assert home.counters() == {"oom_kill": 5, "nr_throttled": 4, "throttled_usec": 5000}
     (cpu / "faultctl-stress-t-1/cpuacct.usage").write_text("7000000\n")
     (cpu / "faultctl-stress-t-1/cpu.stat").write_text("nr_periods 1\n")
     assert home.usage_usec() == 7000
