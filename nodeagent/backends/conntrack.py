@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from nodeagent.backends import Outcome, Peer, Prior, Runtime
+from nodeagent.backends import Outcome, Peer, Prior, Residue, Runtime
 from nodeagent.backends.netlink_ifb import gone
 from nodeagent.crashpoint import crashpoint
 from nodeagent.encode import net_conntrack as ct
@@ -22,7 +22,7 @@ from nodeagent.model.steps import Status, StepBase
 from nodeagent.model.steps.conntrack import ConntrackFill
 from nodeagent.model.steps.net import NetnsRef
 from nodeagent.netlink import Netlink
-from nodeagent.netns import within
+from nodeagent.netns import all_namespaces, entered_at, within
 
 TIMEOUT_S = 7 * 24 * 3600
 """No fault lives longer; the entries end by themselves then, whatever happens."""
@@ -33,6 +33,7 @@ CHUNK = 4096
 PERIOD_S = 0.2
 LIMITS = Path("/proc/sys/net/netfilter")
 SAMPLES = 64
+FIRST = 8
 
 
 def backends(runtime: Runtime) -> dict[type[StepBase], Any]:
@@ -97,6 +98,7 @@ class ConntrackBackend:
         """OURS with any entry of ours."""
         with opened(step.netns) as link:
             if link is None:
+                self._keepers.pop(step.fault, None)  # it has ended by itself
                 return Status.GONE
             if any(_is_there(link, i) for i in _sample(prior["max"])):
                 return Status.OURS
@@ -124,10 +126,7 @@ class ConntrackBackend:
         with opened(step.netns) as link:
             if link is None:
                 return
-            found = ours(link)
-            for start in range(0, len(found), CHUNK):
-                _send(link, [ct.delete(i) for i in found[start : start + CHUNK]], errno.ENOENT)
-                crashpoint("conntrack:some-gone")
+            _delete(link)
 
     def measure(self, fault_id: str, step: ConntrackFill, prior: Prior) -> dict[str, Any]:
         """Packets that were dropped or threw another flow out since, and how full it is."""
@@ -143,6 +142,28 @@ class ConntrackBackend:
             "max": found[1],
             "count_before": prior["count"],
         }
+
+
+def residue(node_id: str, claimed: Sequence[StepBase]) -> list[Residue]:
+    """Entries of ours that no fault claims; their first ones are looked for in each namespace."""
+    known = {step.netns.cookie for step in claimed if isinstance(step, ConntrackFill)}
+    found: list[Residue] = []
+    for path in all_namespaces() if LIMITS.is_dir() else []:
+        try:
+            with entered_at(path, lambda: Netlink(ct.NETLINK_NETFILTER)) as link:
+                if link.cookie() not in known and any(_is_there(link, i) for i in range(FIRST)):
+                    found.append(_residue_of(path))
+        except OSError:
+            continue  # the namespace ended meanwhile, or no ctnetlink
+    return found
+
+
+def _residue_of(path: str) -> Residue:
+    def remove() -> None:
+        with entered_at(path, lambda: Netlink(ct.NETLINK_NETFILTER)) as link:
+            _delete(link)
+
+    return Residue("entries to 198.19.255.254 in the connection table", f"in {path}", remove)
 
 
 # --- entries ------------------------------------------------------------------------
@@ -169,15 +190,16 @@ class _Keeper:
     def _run(self) -> None:
         while not self._end.wait(PERIOD_S):
             try:
-                self.fill()
+                if not self.fill():
+                    return
             except OSError:
                 return  # the namespace is going
 
-    def fill(self) -> None:
-        """Raises OSError."""
+    def fill(self) -> bool:
+        """False when the namespace is gone. Raises OSError."""
         found = room(self._step.netns)
-        if found is None or found[1] - self._step.free - found[0] <= 0:
-            return
+        if found is None:
+            return False
         with opened(self._step.netns) as link:
             missing = found[1] - self._step.free - found[0]
             while link is not None and missing > 0 and not self._end.is_set():
@@ -187,7 +209,8 @@ class _Keeper:
                 self.made += added
                 crashpoint("conntrack:some")
                 if full:
-                    return
+                    break
+        return True
 
 
 def _fill(link: Netlink, part: range) -> tuple[int, bool]:
@@ -199,6 +222,13 @@ def _fill(link: Netlink, part: range) -> tuple[int, bool]:
     if bad:
         raise bad[0].error()
     return len(part) - len(failures), bool(full)
+
+
+def _delete(link: Netlink) -> None:
+    found = ours(link)
+    for start in range(0, len(found), CHUNK):
+        _send(link, [ct.delete(i) for i in found[start : start + CHUNK]], errno.ENOENT)
+        crashpoint("conntrack:some-gone")
 
 
 def ours(link: Netlink) -> list[int]:

@@ -60,6 +60,18 @@ class FilterBackend:
 
     def status(self, step: TcFilters, prior: Prior, peers: Sequence[Peer]) -> Status:
         """OURS with any filter of ours, or with an empty clsact that was not there before."""
+        found = self._shown_status(step, prior)
+        if found is not Status.OURS:
+            self._forget(step)  # nobody undoes what is not there
+        return found
+
+    def _forget(self, step: TcFilters) -> None:
+        program = self._counting.pop(_name(step), None)
+        if program is not None:
+            program.close()
+
+    @staticmethod
+    def _shown_status(step: TcFilters, prior: Prior) -> Status:
         with entered(step.netns) as link:
             shown = None if link is None else show(link, step.ifindex)
         if shown is None:
@@ -103,9 +115,7 @@ class FilterBackend:
 
     def undo(self, fault_id: str, step: TcFilters, prior: Prior, peers: Sequence[Peer]) -> None:
         """Remove our filters, and the clsact if it was not there and nobody uses it."""
-        program = self._counting.pop(_name(step), None)
-        if program is not None:
-            program.close()
+        self._forget(step)
         with entered(step.netns) as link:
             shown = None if link is None else show(link, step.ifindex)
             if link is None or shown is None:

@@ -44,6 +44,7 @@ def recv(port: int, idle: float) -> None:
                 "count": len(numbers),
                 "distinct": len(set(numbers)),
                 "inversions": sum(a > b for a, b in itertools.pairwise(numbers)),
+                "early": early(numbers),
                 "first": numbers[0] if numbers else None,
                 "span_ns": max(times) - min(times) if times else 0,
                 "bytes": size,
@@ -51,6 +52,15 @@ def recv(port: int, idle: float) -> None:
             }
         )
     )
+
+
+def early(numbers: list[int]) -> int:
+    """Packets that came before one that was sent before them."""
+    least, found = 1 << 32, 0
+    for number in reversed(numbers):
+        found += number > least
+        least = min(least, number)
+    return found
 
 
 def losses(numbers: list[int]) -> list[int]:
