@@ -24,6 +24,7 @@ from nodeagent.model.exposure import Exposure
 from nodeagent.model.facts import Facts
 from nodeagent.model.plan import FaultRequest, Lease, Plan
 from nodeagent.model.record import EndReason, FaultRow, FaultState
+from nodeagent.policyfile import PolicyFile
 from nodeagent.reactor import Reactor
 from nodeagent.revert import StepResult, peers_of
 from nodeagent.statedir import MutationLock, OwnerLock, open_state_dir
@@ -45,6 +46,8 @@ class AgentConfig:
     """CA file of the clients, when it listens on TCP."""
     may_reboot: bool = False
     """Whether kinds that take the node down are allowed."""
+    policy: Path | None = None
+    """Who may inject what (nodeagent.model.policy); without, whoever can call."""
 
 
 class Agent:
@@ -60,6 +63,7 @@ class Agent:
             self.epoch = self.journal.next_epoch()
             self.node_id = self._node_id()
             sweep_probes()
+        self.policy = PolicyFile(config.policy) if config.policy else None
         self.ward = Ward(state_dir, self.epoch, self._guardian_lost)
         self.ward.begin()
         self._notes = tuple(load_modules()) if config.modprobe else ()

@@ -123,6 +123,7 @@ def serve(config: AgentConfig, at: Listeners) -> int:
 
 
 def _add_more(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--policy", type=Path, metavar="FILE", help="YAML: who may inject what")
     parser.add_argument("--reflection", action="store_true", help="serve gRPC reflection")
     parser.add_argument(
         "--bpf-loader",
@@ -200,6 +201,7 @@ def main() -> None:
             bpf_loader=args.bpf_loader,
             tls_ca=str(tls.ca) if tls else "",
             may_reboot=args.allow_reboot,
+            policy=args.policy,
         )
         listen = tuple(args.listen or (DEFAULT_SOCKET,))
         code = serve(config, Listeners(listen, tls, args.reflection, args.health))

@@ -46,6 +46,12 @@ def abort(context: grpc.ServicerContext, error: FaultError) -> NoReturn:
     raise AssertionError("abort returns never")
 
 
+def caller(context: grpc.ServicerContext) -> str:
+    """The name in the client's certificate; `root` on the Unix socket, which is root's alone."""
+    found: Any = context.auth_context().get("x509_common_name")
+    return str(found[0], "utf-8", "replace") if found else "root"
+
+
 def _translated(exc: Exception) -> FaultError:
     if isinstance(exc, FaultError):
         return exc

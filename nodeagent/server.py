@@ -21,7 +21,7 @@ from nodeagent.model.kind import FaultKind
 from nodeagent.model.plan import FaultRequest, Lease
 from nodeagent.model.record import FaultRow, FaultState
 from nodeagent.probes import run_probe
-from nodeagent.rpc import needed, parse, streamed, unary
+from nodeagent.rpc import caller, needed, parse, streamed, unary
 from nodeagent.volumes import Volumes
 from protos import faultd_pb2 as pb
 from protos import faultd_pb2_grpc as pb_grpc
@@ -56,7 +56,10 @@ class Faultd(pb_grpc.FaultdServicer):
     @unary
     def Plan(self, request: pb.PlanRequest, context: grpc.ServicerContext) -> pb.PlanReply:
         needed(request_json=request.request_json)
-        plan = self._agent.plan(parse(FaultRequest, request.request_json, "request"))
+        asked = parse(FaultRequest, request.request_json, "request")
+        if self._agent.policy is not None:
+            self._agent.policy.check(caller(context), asked)
+        plan = self._agent.plan(asked)
         return pb.PlanReply(plan_json=plan.model_dump_json(), digest=plan.digest)
 
     @unary
@@ -64,6 +67,8 @@ class Faultd(pb_grpc.FaultdServicer):
         needed(request_json=request.request_json, digest=request.digest)
         asked = parse(FaultRequest, request.request_json, "request")
         lease = parse(Lease, request.lease_json or "{}", "lease")
+        if self._agent.policy is not None:
+            self._agent.policy.check(caller(context), asked, lease.hard_end)
         return pb.FaultReply(fault=self._fault(self._agent.apply(asked, lease, request.digest)))
 
     @unary

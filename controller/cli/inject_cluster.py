@@ -14,6 +14,7 @@ import platformdirs
 
 from controller import render
 from controller.cli.inject_kube import kube_options, pod_names
+from controller.cli.kube import check_policy
 from controller.kube import act, keeper
 from controller.kube.choose import ALL, parse_how_many
 from controller.kube.client import Cluster
@@ -27,6 +28,7 @@ from controller.kube.targets import group_id
 from controller.options import checked, model_options, spec_from
 from nodeagent.model.errors import InvalidSpec
 from nodeagent.model.plan import Lease
+from nodeagent.model.policy import NODE
 
 NOT_HERE = ("container", "to_pods", "to_namespace", "follow", "direct", "agent_namespace")
 
@@ -64,6 +66,9 @@ def run(kind: ClusterKind, values: Mapping[str, Any]) -> None:
     cluster = Cluster(values["kubeconfig"], values["context"])
     query, ask = _asked(kind, cluster, values)
     found = choose(cluster, kind, spec, query, ask, tuple(values["i_know"]))
+    spaces = [one.place.namespace or NODE for one in found.work.patched]
+    spaces += [one.place.namespace or NODE for one in found.work.removed]
+    check_policy(cluster, values["policy"], [(kind.name, n, lease.hard_end) for n in spaces])
     entry = _entry(kind, values, cluster, lease, found)
     if values["plan_only"]:
         _show_plan(kind, entry, found, values["output"])

@@ -10,11 +10,12 @@ from typing import Any
 
 import click
 
-from controller.cli.kube import ACCESS, Reached, access_options, reached
+from controller.cli.kube import ACCESS, Reached, access_options, check_policy, reached
 from controller.options import option_name, spec_from, target_from
 from nodeagent.model.errors import InvalidSpec
 from nodeagent.model.kind import FaultKind
 from nodeagent.model.plan import Lease
+from nodeagent.model.policy import namespace_of
 from nodeagent.model.target import TARGET_TYPES
 
 CHOOSING = ("pod", "namespace", "selector", "field_selector", "owner", "on_node", "node_selector",
@@ -52,6 +53,8 @@ def kube_options() -> list[click.Parameter]:
         click.Option(["--follow"], type=click.Choice(["move", "stay"]), metavar="move|stay",
                      help="hold the fault, and hit pods that take the place of those hit; on "
                      "other nodes as well (move), or not (stay)"),
+        click.Option(["--policy"], envvar="FAULTCTL_POLICY", type=click.Path(path_type=Path),
+                     metavar="FILE", help="who may inject what; see docs/kubernetes.md"),
         click.Option(["--to-namespace"], metavar="NAME", hidden=True),
         *access_options(),
     ]  # fmt: skip
@@ -109,6 +112,9 @@ def run_inject_kube(
     group = values["fault_id"] or group_id(kind.name, secrets.token_hex(3))
     with reached({name: values[name] for name in ACCESS}) as there:
         wanted, found = _resolved(there, kind, group, values, base)
+        targets = [namespace_of(item.request.target) for item in found.items]
+        check_policy(there.cluster, values["policy"],
+                     [(kind.name, name, lease.hard_end) for name in targets])  # fmt: skip
         planned = plan_group(there.clients, found.items)
         if values["plan_only"]:
             show.plan(group, found, planned, values["output"])

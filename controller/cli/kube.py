@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,6 +104,21 @@ def reached(values: Mapping[str, Any]) -> Iterator[Reached]:
 def _forward() -> Any:
     """The way through the API server."""
     return importlib.import_module("controller.kube.portforward").forward
+
+
+def check_policy(cluster: Any, file: Path | None, asked: Iterable[tuple[str, str, Any]]) -> None:
+    """Raises Refused when the policy denies one of (kind, namespace, hard end) to this user."""
+    if file is None:
+        return
+    from nodeagent.model.policy import check, policy_from_yaml
+
+    try:
+        policy = policy_from_yaml(file.read_bytes())
+    except OSError as exc:
+        raise InvalidSpec(f"the policy {file} cannot be read", exc.strerror or str(exc)) from exc
+    who = cluster.whoami()
+    for kind, namespace, hard_end in dict.fromkeys(asked):
+        check(policy, who, kind, namespace, hard_end)
 
 
 def unreachable(failures: list[Any]) -> Unreachable:

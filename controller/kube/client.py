@@ -158,6 +158,12 @@ class Cluster:
         review = ApiPath("selfsubjectaccessreviews", group="authorization.k8s.io")
         return bool(self.create(review, body).get("status", {}).get("allowed"))
 
+    def whoami(self) -> str:
+        """This user's name (SelfSubjectReview)."""
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+        path = ApiPath("selfsubjectreviews", group="authentication.k8s.io")
+        return str(self.create(path, body).get("status", {}).get("userInfo", {}).get("username"))
+
     # --- below --------------------------------------------------------------------
 
     def _json(
