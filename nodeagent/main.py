@@ -71,6 +71,8 @@ class Listeners:
     tls: TlsFiles | None = None
     reflection: bool = False
     health: str | None = None
+    metrics: str | None = None
+    """Address of Prometheus metrics over plain HTTP."""
 
 
 def say_left(failed: list[tuple[str, str]]) -> None:
@@ -114,6 +116,10 @@ def serve(config: AgentConfig, at: Listeners) -> int:
     probed = build_health_server(at.health) if at.health else None
     for one in filter(None, (server, probed)):
         one.start()
+    if at.metrics:
+        from nodeagent.metrics import serve_metrics
+
+        serve_metrics(agent, at.metrics)
     print(f"faultd {nodeagent.__version__} ready on {', '.join(at.listen)}", flush=True)
     stop.wait()
     server.stop(STOP_GRACE_S).wait()
@@ -123,6 +129,9 @@ def serve(config: AgentConfig, at: Listeners) -> int:
 
 
 def _add_more(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--metrics", metavar="URL", help="tcp://IP:PORT of Prometheus metrics, over plain HTTP"
+    )
     parser.add_argument("--policy", type=Path, metavar="FILE", help="YAML: who may inject what")
     parser.add_argument("--reflection", action="store_true", help="serve gRPC reflection")
     parser.add_argument(
@@ -204,7 +213,7 @@ def main() -> None:
             policy=args.policy,
         )
         listen = tuple(args.listen or (DEFAULT_SOCKET,))
-        code = serve(config, Listeners(listen, tls, args.reflection, args.health))
+        code = serve(config, Listeners(listen, tls, args.reflection, args.health, args.metrics))
     except FaultError as exc:
         print(f"faultd: {exc.what}", file=sys.stderr)
         for line in (exc.why, exc.hint):
