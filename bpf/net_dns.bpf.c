@@ -33,7 +33,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 #define FC_DNS_BYTES 112 /* of answers of one type: 7 of A, 4 of AAAA */
 #define FC_NAME_SELF 1
 #define FC_NAME_BELOW 2
-#define FC_NAMES 65536
+#define FC_NAMES 16384
 #define FC_NAME_BYTES 256
 #define FC_PACKET_BYTES 512 /* bpf_csum_diff takes no more */
 #define FC_LOOPBACK 1 /* lo, in every net namespace (LOOPBACK_IFINDEX) */
@@ -85,7 +85,7 @@ struct fc_flow {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 4096);
+	__uint(max_entries, 1024);
 	__type(key, struct fc_flow);
 	__type(value, __u32);
 } fc_dns_taken SEC(".maps");

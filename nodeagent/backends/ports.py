@@ -11,7 +11,8 @@ import errno
 import os
 import socket
 import subprocess
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +20,10 @@ from typing import Any
 
 from nodeagent.backends import Outcome, Peer, Prior, Runtime
 from nodeagent.backends.netlink_ifb import gone
+from nodeagent.clock import boottime_ns
 from nodeagent.crashpoint import crashpoint
 from nodeagent.model.errors import BackendError, Refused
+from nodeagent.model.evidence import NodeEvent, ProcessEvent
 from nodeagent.model.steps import Status, StepBase
 from nodeagent.model.steps.port import PortHolder
 from nodeagent.netns import within
@@ -36,7 +39,7 @@ LISTEN = "0A"
 
 def backends(runtime: Runtime) -> dict[type[StepBase], Any]:
     """The backend of this module."""
-    return {PortHolder: PortBackend()}
+    return {PortHolder: PortBackend(runtime.on_event)}
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,8 @@ def rows(protocol: str) -> list[Row]:
 class PortBackend:
     """Bind, hand over, and end the child."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_event: Callable[[str, NodeEvent], None] | None = None) -> None:
+        self._on_event = on_event
         self._held: dict[tuple[str, str], subprocess.Popen[bytes]] = {}
 
     def observe(self, fault_id: str, step: PortHolder, peers: Sequence[Peer]) -> Prior:
@@ -108,9 +112,20 @@ class PortBackend:
             if made is None:
                 raise gone(step.netns)
             crashpoint("port:bound")
-            self._held[key] = _hand_over([found.fileno() for found in made])
+            self._held[key] = child = _hand_over([found.fileno() for found in made])
             crashpoint("port:held")
+        watch = threading.Thread(
+            target=self._watch, args=(fault_id, key, child), name="port", daemon=True
+        )
+        watch.start()
         return {"pid": self._held[key].pid}
+
+    def _watch(self, fault_id: str, key: tuple[str, str], child: subprocess.Popen[bytes]) -> None:
+        """Tell when somebody else has ended the child; `undo` forgets it before it ends it."""
+        child.wait()
+        if self._held.get(key) is child and self._on_event is not None:
+            event = ProcessEvent(boottime_ns=boottime_ns(), pid=child.pid, what="ended")
+            self._on_event(fault_id, event)
 
     def undo(self, fault_id: str, step: PortHolder, prior: Prior, peers: Sequence[Peer]) -> None:
         """The ports are free when this returns."""

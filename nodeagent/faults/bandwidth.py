@@ -104,6 +104,7 @@ Each interface and each direction has a bucket of its own. Units are bits (10mbi
         "tc qdisc del dev INTERFACE clsact in the namespace, which removes all filters there",
     ),
     family="net",
+    polled=True,
     guards=net.guards,
     no_hits_hint="the traffic stays below the rate, or no packet has matched",
     examples=(

@@ -93,6 +93,7 @@ where that would be a quarter of what is available. At the revert exactly these 
         "move the workload to another node: its new network namespace has no fault",
     ),
     family="net",
+    polled=True,
     no_hits_hint="no packet needed a new entry: no traffic, or no rule here tracks connections",
     examples=(
         "faultctl inject conntrack-full --pid 4242",

@@ -256,6 +256,7 @@ fragments, and Docker's resolver 127.0.0.11, whose port is another one by then (
         "tc qdisc del dev INTERFACE clsact in the namespace, which removes all filters there",
     ),
     family="net",
+    polled=True,
     guards=_guards,
     no_hits_hint="nobody has asked for such a name: it is cached, or asked in another way",
     examples=(

@@ -107,6 +107,7 @@ them, would be lost.""",
         "move the workload to another node: its new network namespace has no fault",
     ),
     family="net",
+    polled=True,
     guards=_guards,
     no_hits_hint="nothing in the namespace has tried to send where no route is left",
     examples=(

@@ -189,6 +189,7 @@ followed. Later fragments of a UDP datagram have no ports: filters with ports do
         "tc qdisc del dev INTERFACE clsact in the namespace, which removes all filters there",
     ),
     family="net",
+    polled=True,
     guards=net.guards,
     no_hits_hint=net.NO_HITS,
     examples=(

@@ -107,6 +107,7 @@ Between two workloads: name one as the target and the other by --to-pid, --to-cg
         "tc qdisc del dev INTERFACE clsact in the namespace, which removes all filters there",
     ),
     family="net",
+    polled=True,
     guards=net.guards,
     no_hits_hint=net.NO_HITS,
     examples=(

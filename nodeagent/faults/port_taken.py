@@ -10,9 +10,9 @@ from pydantic import Field, field_validator, model_validator
 
 from nodeagent.faults import _net as net
 from nodeagent.model.errors import Refused
-from nodeagent.model.evidence import Evidence
+from nodeagent.model.evidence import Evidence, NodeEvent, ProcessEvent
 from nodeagent.model.facts import Need, NeedRoot
-from nodeagent.model.kind import Context, FaultKind, FaultSpec, Measured, Rung
+from nodeagent.model.kind import Context, FaultKind, FaultSpec, Measured, Reaction, Rung
 from nodeagent.model.netspec import Ports
 from nodeagent.model.steps import StepBase
 from nodeagent.model.steps.port import PortHolder
@@ -91,6 +91,12 @@ def _evidence(spec: Spec, measured: tuple[Measured, ...]) -> Evidence:
     )
 
 
+def _react(spec: Spec, steps: tuple[StepBase, ...], event: NodeEvent) -> Reaction | None:
+    if not isinstance(event, ProcessEvent):
+        return None
+    return Reaction(remedied=f"process {event.pid}, which had the ports, was ended")
+
+
 def _collateral(spec: Spec) -> tuple[str, ...]:
     said = ["a program that did not get its port has ended, or waits for its next try"]
     if spec.clients == "hang" and spec.protocol != "udp":
@@ -111,7 +117,8 @@ A port that is in use already is refused with the name of who has it: stop the w
 inject, and let it start again. Connections of a server that has just ended (TIME-WAIT) are no
 obstacle, unless with --clients refuse, when two such sockets cannot be told from a live one.
 
-The process ends with the fault, and with the agent. While it lives the namespace does, too.""",
+The process ends with the fault, and with the agent; who ends it has remedied the fault. While it
+lives the namespace does, too.""",
     spec=Spec,
     targets=net.TARGETS,
     ladder=(Rung("bound-socket", "sockets of a process of ours", _needs, _plan),),
@@ -123,6 +130,8 @@ The process ends with the fault, and with the agent. While it lives the namespac
         "move the workload to another node: its new network namespace has no fault",
     ),
     family="net",
+    polled=True,
+    react=_react,
     no_hits_hint="no client has connected; programs that found the port taken are not counted",
     examples=(
         "faultctl inject port-taken --pid 4242 --ports 8080",

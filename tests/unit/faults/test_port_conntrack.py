@@ -10,6 +10,7 @@ from test_net_plan import FACTS, LO, plan
 from nodeagent.backends.ports import parse_row
 from nodeagent.faults import kind_named
 from nodeagent.model.errors import FaultError, InvalidSpec, Refused
+from nodeagent.model.evidence import FileEvent, ProcessEvent
 from nodeagent.model.kind import Measured
 from nodeagent.model.steps.conntrack import ConntrackFill
 from nodeagent.model.steps.port import PortHolder
@@ -89,6 +90,17 @@ def test_evidence_of_ports() -> None:
     assert any("are free" in s for s in ended.statements)
     udp = kind.spec.model_validate({"ports": "80", "protocol": "udp"})
     assert not kind.evidence(udp, (Measured(step, {"held": True, "pid": 7, "waiting": 0}),)).counted
+
+
+def test_who_ends_the_process_has_remedied_the_fault() -> None:
+    kind = kind_named("port-taken")
+    steps = tuple(holders({"ports": "80"}))
+    spec = kind.spec.model_validate({"ports": "80"})
+    event = ProcessEvent(boottime_ns=1, pid=77, what="ended")
+    reaction = kind.react(spec, steps, event)
+    assert reaction is not None
+    assert "77" in reaction.remedied
+    assert kind.react(spec, steps, FileEvent(boottime_ns=1, path="/x", what="gone")) is None
 
 
 def test_a_full_table() -> None:
