@@ -62,3 +62,13 @@ def test_the_order_of_attributes_makes_no_difference() -> None:
     parts = n.attrs(n.attrs(message.body[4:])[1])
     turned = n.nest(1, n.nest(2, parts[2], flag=True), n.nest(1, parts[1], flag=True), flag=True)
     assert ct.is_ours(n.Message(0, 0, 0, message.body[:4] + turned)) == 77
+
+
+def test_a_message_that_only_wants_to_hear_of_failures() -> None:
+    message = ct.add(5, 9)
+    assert n.wants_ack(message)
+    quiet = n.without_ack(message)
+    assert not n.wants_ack(quiet)
+    (one,), (other,) = n.messages(message), n.messages(quiet)
+    assert one.flags == other.flags | n.NLM_F_ACK
+    assert (one.body, one.kind) == (other.body, other.kind)
