@@ -40,7 +40,7 @@ if command -v bpftool >/dev/null; then bpftool prog | grep -c name; fi
 ip -n kill link | grep -v link/; tc -n kill qdisc; tc -n kill filter show dev eth0 egress
 tc -n kill filter show dev eth0 ingress
 ip netns exec kill sysctl net.ipv4 net.ipv6
-ip -n kill addr; ip -n kill route; ip -n kill -6 route; ip netns exec kill ss -Hlntu
+ip -n kill addr | sed 's, tentative,,'; ip -n kill route; ip -n kill -6 route; ip netns exec kill ss -Hlntu
 ip netns exec kill sh -c 'cat /proc/sys/net/netfilter/nf_conntrack_count 2>/dev/null || echo 0'
 true"""
 NETNS = """modprobe -q nf_conntrack_netlink || true; sysctl -q -w net.netfilter.nf_conntrack_max=3000 || true
