@@ -329,3 +329,23 @@ def test_pods_are_named_with_or_without_their_namespace() -> None:
     for bad in ("/a", "x/", "a/b/c", ""):
         with pytest.raises(InvalidSpec):
             inject_kube.pod_names((bad,), None, "d")
+
+
+def test_two_users_at_once_on_one_pod(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert world.inject("--pod", "cart-1", "--id", "g-7") == 0
+    assert world.inject("-n", "shop", "-l", "app=cart", "--all", "--id", "g-8") == 3
+    said = capsys.readouterr().err
+    assert "g-7-1" in said and "nothing was touched" in said
+    assert world.active() == [("n1", "g-7-1")], "the first one's holds, nothing of the second's"
+
+
+def test_nothing_of_a_fault_is_written_to_the_cluster(world: World) -> None:
+    """A blind run: whoever can read the cluster finds no trace."""
+    before = {path: data["metadata"]["resourceVersion"] for path, data in world.api.objects.items()}
+    world.api.requests.clear()
+    assert world.inject("-n", "shop", "-l", "app=cart", "--all", "--id", "g-9") == 0
+    assert world.run("revert", "--cluster", "g-9") == 0
+    writes = {path.split("?")[0] for method, path in world.api.requests if method != "GET"}
+    assert writes <= {"/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"}
+    after = {path: data["metadata"]["resourceVersion"] for path, data in world.api.objects.items()}
+    assert {k: v for k, v in after.items() if "selfsubject" not in k} == before
