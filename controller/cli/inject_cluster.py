@@ -30,7 +30,15 @@ from nodeagent.model.errors import InvalidSpec
 from nodeagent.model.plan import Lease
 from nodeagent.model.policy import NODE
 
-NOT_HERE = ("container", "to_pods", "to_namespace", "follow", "direct", "agent_namespace")
+NOT_HERE = (
+    "container",
+    "to_pods",
+    "to_zone",
+    "to_namespace",
+    "follow",
+    "direct",
+    "agent_namespace",
+)
 
 
 def ledger() -> Ledger:
@@ -101,6 +109,7 @@ def _asked(kind: ClusterKind, cluster: Cluster, values: Mapping[str, Any]) -> tu
         how_many=parse_how_many(values["pick"]) if values["pick"]
         else ALL if values["everything"] else None,
         seed=values["pick_seed"] or secrets.token_hex(4),
+        zone_cap=parse_how_many(values["zone_cap"]) if values["zone_cap"] else None,
     )  # fmt: skip
     return query, ask
 

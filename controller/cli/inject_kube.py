@@ -50,6 +50,10 @@ def kube_options() -> list[click.Parameter]:
         click.Option(["--to-pods"], metavar="-l LABELS",
                      help="network kinds: only to these pods and the services before them; "
                      "with -n NAME before -l, of another namespace"),
+        click.Option(["--to-zone"], multiple=True, metavar="NAME",
+                     help="network kinds: only to pods on nodes of this zone"),
+        click.Option(["--zone-cap"], metavar="N|N%",
+                     help="at most so many of the pods of each zone"),
         click.Option(["--follow"], type=click.Choice(["move", "stay"]), metavar="move|stay",
                      help="hold the fault, and hit pods that take the place of those hit; on "
                      "other nodes as well (move), or not (stay)"),
@@ -84,7 +88,7 @@ def is_kube(values: Mapping[str, Any]) -> bool:
     """Whether the options name something of a cluster. Raises InvalidSpec for half of it."""
     if any(values[name] for name in CHOOSING):
         return True
-    about = ("container", "pick", "pick_seed", "to_pods", "follow")
+    about = ("container", "pick", "pick_seed", "to_pods", "to_zone", "zone_cap", "follow")
     stray = [name for name in about if values[name]]
     if stray or values["everything"]:
         raise InvalidSpec(
@@ -140,13 +144,13 @@ def _resolved(
     base = {**base, "spec": spec_from(kind.spec, values)}
     part = {name: values[name] for name in PART if values.get(name) is not None}
     wanted = Wanted(group, kind, query, ask, part, base, agent_namespace=values["agent_namespace"])
-    if values["to_pods"]:
-        peers = Query(values["to_namespace"] or query.namespace, labels=values["to_pods"])
-        wanted = replace(wanted, peers=peers)
+    if values["to_pods"] or values["to_zone"]:
+        peers = Query(values["to_namespace"] or query.namespace, labels=values["to_pods"] or "")
+        wanted = replace(wanted, peers=peers, peer_zones=tuple(values["to_zone"]))
     if any(values[name] for name in PODS):
         _no_node_target(kind, values)
         return wanted, resolve_pods(there.cluster, wanted)
-    if values["to_pods"] or values["container"] or values["follow"]:
+    if any(values[name] for name in ("to_pods", "to_zone", "zone_cap", "container", "follow")):
         raise InvalidSpec(
             "--to-pods, --container and --follow are about pods", "only nodes are named"
         )
@@ -176,6 +180,7 @@ def _asked(there: Reached, values: Mapping[str, Any]) -> tuple[Any, Any]:
         node_labels=bool(values["node_selector"]),
         how_many=parse_how_many(values["pick"]) if values["pick"] else picked,
         seed=values["pick_seed"] or secrets.token_hex(4),
+        zone_cap=parse_how_many(values["zone_cap"]) if values["zone_cap"] else None,
         containers=tuple(values["container"]),
         volume=values.get("volume"),
     )

@@ -73,5 +73,20 @@ def chosen(
     return tuple(sorted(ranked[: how_many.of(len(candidates))], key=name))
 
 
+def capped(
+    candidates: Sequence[T], cap: HowMany, seed: str, zone: Callable[[T], str],
+    name: Callable[[T], str],
+) -> tuple[T, ...]:  # fmt: skip
+    """At most so many of each zone, by seed; a zone that has fewer gives all that it has."""
+    zones: dict[str, list[T]] = {}
+    for one in candidates:
+        zones.setdefault(zone(one), []).append(one)
+    found: list[T] = []
+    for members in zones.values():
+        fits = cap.number is None or cap.number <= len(members)
+        found += chosen(members, cap if fits else ALL, seed, name)
+    return tuple(sorted(found, key=name))
+
+
 def _rank(seed: str, name: str) -> tuple[bytes, str]:
     return hashlib.sha256(f"{seed}\0{name}".encode()).digest(), name

@@ -31,6 +31,8 @@ class Wanted:
     base: Mapping[str, Any]
     """Other fields of each FaultRequest: spec, mechanism, acknowledge, owner."""
     peers: Query | None = None
+    peer_zones: tuple[str, ...] = ()
+    """Only peers on nodes of these zones."""
     agent_namespace: str = AGENT_NAMESPACE
 
 
@@ -90,7 +92,7 @@ def _with_peers(cluster: Cluster, wanted: Wanted) -> tuple[Mapping[str, Any], tu
         return wanted.base, ()
     if "to" not in wanted.kind.spec.model_fields:
         raise InvalidSpec(f"{wanted.kind.name} has no far end", "", "leave --to-pods out")
-    peers = find_peers(cluster, wanted.peers)
+    peers = find_peers(cluster, wanted.peers, wanted.peer_zones)
     spec = dict(wanted.base.get("spec", {}))
     given = [spec["to"]] if spec.get("to") else []
     spec["to"] = ",".join([*given, *peers.networks])
@@ -98,14 +100,17 @@ def _with_peers(cluster: Cluster, wanted: Wanted) -> tuple[Mapping[str, Any], tu
     return {**wanted.base, "spec": spec}, notes
 
 
-def find_peers(cluster: Cluster, query: Query) -> Peers:
-    """The addresses of pods and of the services before them."""
+def find_peers(cluster: Cluster, query: Query, zones: tuple[str, ...] = ()) -> Peers:
+    """The addresses of pods, those of some zones only, and of the services before them."""
     pods = find_pods(cluster, query)
     services, _ = cluster.listed(ApiPath("services", query.namespace))
-    everyone = pods
-    if query.labels:
-        everyone = find_pods(cluster, Query(query.namespace))
-    return peers_of(pods, services, everyone, query.labels)
+    everyone = find_pods(cluster, Query(query.namespace)) if query.labels else pods
+    if zones:
+        nodes = find_nodes(cluster)
+        pods = [pod for pod in pods if pod.node in nodes and nodes[pod.node].zone in zones]
+        # A service leads to pods of all zones: its address stands for none of them.
+        services = []
+    return peers_of(pods, services, everyone, ", ".join((query.labels, *zones)))
 
 
 def resolve_nodes(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from controller.kube.choose import HowMany, chosen
+from controller.kube.choose import HowMany, capped, chosen
 from controller.kube.objects import Container, Node, Pod
 from nodeagent.model.errors import InvalidSpec, Refused
 
@@ -33,6 +33,8 @@ class Ask:
     node_labels: bool = False
     how_many: HowMany | None = None
     seed: str = ""
+    zone_cap: HowMany | None = None
+    """At most so many of the pods of each zone."""
     containers: tuple[str, ...] = ()
     volume: str | None = None
     network: bool = False
@@ -87,8 +89,14 @@ def select(ask: Ask, pods: Sequence[Pod], nodes: Mapping[str, Node]) -> Selectio
             "add --pick 1, --pick 50% or --all",
         )
     how_many = ask.how_many or HowMany(number=1)
-    picked = chosen(good, how_many, ask.seed, lambda pod: pod.full_name)
-    return Selection(picked, len(good), out, ask.seed, str(how_many))
+    able: Sequence[Pod] = good
+    notes: tuple[str, ...] = ()
+    if ask.zone_cap is not None:
+        able = capped(good, ask.zone_cap, ask.seed, lambda p: nodes[p.node].zone,
+                      lambda p: p.full_name)  # fmt: skip
+        notes = (f"at most {ask.zone_cap} of each zone: {len(able)} of {len(good)} remain",)
+    picked = chosen(able, how_many, ask.seed, lambda pod: pod.full_name)
+    return Selection(picked, len(good), out, ask.seed, str(how_many), notes)
 
 
 def _check_named(ask: Ask, pods: Sequence[Pod], out: tuple[LeftOut, ...]) -> None:

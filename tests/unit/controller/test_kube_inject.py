@@ -304,6 +304,12 @@ def test_far_ends_are_the_pods_and_services_at_that_moment(world: World) -> None
                     peers=Query("shop", labels="app=db"))  # fmt: skip
     found = resolve_pods(Cluster(world.kubeconfig), wanted)
     assert found.items[0].request.spec == {"delay": "200ms", "to": "10.0.9.1,10.96.0.5"}
+    world.api.node("n2", **{"topology.kubernetes.io/zone": "z2"})
+    zone = replace(wanted, peers=Query("shop"), peer_zones=("z2",))
+    far = resolve_pods(Cluster(world.kubeconfig), zone).items[0].request.spec["to"]
+    assert set(far.split(",")) == {"10.0.0.1", "10.0.9.1"}, "pods of the zone, no service"
+    with pytest.raises(Refused, match="no pod to talk to"):
+        resolve_pods(Cluster(world.kubeconfig), replace(zone, peer_zones=("z9",)))
     empty = replace(wanted, peers=Query("shop", labels="app=none"))
     with pytest.raises(Refused, match="no pod to talk to"):
         resolve_pods(Cluster(world.kubeconfig), empty)

@@ -186,6 +186,22 @@ def test_a_share_is_of_what_can_be_hit() -> None:
     assert (found.matching, len(found.pods), len(found.left_out)) == (8, 4, 2)
 
 
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=20), st.integers(1, 4), st.integers(0, 99))
+def test_no_zone_loses_more_than_its_cap(zones: list[int], cap: int, seed: int) -> None:
+    """An outage of zones with a cap for each; what is picked is picked of that."""
+    nodes = {
+        f"n{z}": node(f"n{z}", labels={"topology.kubernetes.io/zone": f"z{z}"}) for z in range(4)
+    }
+    many = [pod(f"p{n}", n, node=f"n{zone}") for n, zone in enumerate(zones)]
+    found = select(ask(how_many=ALL, zone_cap=HowMany(number=cap), seed=str(seed)), many, nodes)
+    for zone in set(zones):
+        hit = sum(p.node == f"n{zone}" for p in found.pods)
+        assert hit == min(cap, zones.count(zone))
+    half = select(ask(how_many=ALL, zone_cap=parse_how_many("50%"), seed="1"), many, nodes)
+    for zone in set(zones):
+        assert sum(p.node == f"n{zone}" for p in half.pods) == ceil(zones.count(zone) / 2)
+
+
 def test_a_name_that_is_not_there_is_said() -> None:
     with pytest.raises(Refused, match="no pod shop/x"):
         select(ask(names=("cart-0", "x")), [pod()], NODES)
