@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from kubeapi import Api
 from test_kube_api import pod, running
 
@@ -213,3 +214,43 @@ def test_a_drain_keeps_budgets_and_takes_the_cordon_back(
     assert spec == {k: v for k, v in before.items() if k != "taints"}
     assert "which nodes" in desk.error("node-drain")
     assert "does not take pods" in desk.error("node-drain", "-l", "a=b", "--on-node", NODE)
+
+
+def test_chaos_mesh_noise_runs_and_leaves_the_images_as_they_were(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api, space = desk.api, desk.space
+    monkeypatch.setattr("controller.cli.run_chaosmesh.ledger", lambda: desk.book)
+    api.apply(*(pod(f"cart-{n}", space, NODE, app="cart") for n in range(3)))
+    api.apply(*(running(f"cart-{n}", space) for n in range(3)), subresource="status")
+    common = {"mode": "one", "selector": {"namespaces": [space], "labelSelectors": {"app": "cart"}}}
+    objects = [
+        {"apiVersion": "chaos-mesh.org/v1alpha1", "kind": "PodChaos",
+         "metadata": {"name": name, "namespace": "chaos"}, "spec": {**common, **spec}}
+        for name, spec in (
+            ("fail", {"action": "pod-failure", "duration": "3s"}),
+            ("kill", {"action": "pod-kill", "gracePeriod": 0}),
+        )
+    ]  # fmt: skip
+    path = tmp_path / "noise.yaml"
+    # Through JSON, so that what they share is written out: aliases are refused.
+    plain = json.loads(json.dumps(objects))
+    path.write_text("---\n".join(yaml.safe_dump(one, sort_keys=False) for one in plain))
+    assert desk.run("run", str(path), "--seed", "3") == 0
+    said = capsys.readouterr().out
+    assert "PodChaos chaos/fail: pod-failure on" in said and "ended" in said
+    left = api.json("get", "pods", "-n", space)["items"]
+    assert len(left) == 2
+    images = {p["spec"]["containers"][0]["image"] for p in left}
+    assert images == {"registry.invalid/none"}
+    assert all(one.state == "ended" for one in desk.book.all())
+
+
+def test_a_patch_leaves_no_name_of_ours_in_the_cluster(desk: Desk) -> None:
+    deployment(desk)
+    found = desk.inject("k8s-patch", *WEB, "--patch", '{"spec":{"minReadySeconds":5}}')
+    text = desk.api.kubectl("get", "deployments,events,configmaps,secrets", "-n", desk.space,
+                            "--show-managed-fields", "-o", "json").stdout  # fmt: skip
+    for word in ("faultctl", found["id"], "chaos"):
+        assert word not in text
+    desk.revert(found["id"])
