@@ -1,6 +1,6 @@
 """Names, answers and settings for the BPF program that answers DNS queries. Pure.
 
-The layouts are those of bpf/net_dns.bpf.c; the wire format is RFC 1035's.
+The layouts are those of bpf/net_dns.bpf.h; the wire format is RFC 1035's.
 """
 
 from __future__ import annotations

@@ -144,6 +144,9 @@ def test_what_libc_makes_of_it(net: Net) -> None:
     node.sh("echo options use-vc >> /etc/netns/a/resolv.conf")
     assert "not known" in net.sh("a", "sh /tmp/lookup.sh")
     net.revert(fault)
+    fault = net.inject("dns", {"answer": "192.0.2.9,2001:db8::9", "names": "db.internal"})
+    assert "['192.0.2.9', '2001:db8::9']" in net.sh("a", "sh /tmp/lookup.sh")
+    net.revert(fault)
     node.sh("sed -i '/use-vc/d' /etc/netns/a/resolv.conf")
     assert node.sh("md5sum /etc/resolv.conf /etc/netns/a/resolv.conf") == before
     node.sh("rm -r /etc/netns/a")
