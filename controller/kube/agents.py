@@ -93,6 +93,7 @@ class Agents:
         self._pods: dict[str, AgentPod] | None = None
         self._home: tempfile.TemporaryDirectory[str] | None = None
         self._tls: Mapping[str, Path] | None = access.tls
+        self._opened: set[str] = set()
 
     def __enter__(self) -> Agents:
         return self
@@ -135,8 +136,10 @@ class Agents:
 
     def _pod(self, node: str) -> AgentPod:
         """The node's agent; looked up anew when it was restarted meanwhile."""
-        pod = self.pods().get(node)
-        if pod is None or not pod.ready:
+        again = node in self._opened  # the way was lost: it may be another pod by now
+        self._opened.add(node)
+        pod = self.pods(fresh=again).get(node)
+        if not again and (pod is None or not pod.ready):
             pod = self.pods(fresh=True).get(node)
         if pod is None:
             raise Refused(

@@ -221,6 +221,9 @@ def renew_group(clients: Clients, ids: Mapping[str, str]) -> Outcome:
                 outcome.done[fault_id] = agent.renew(fault_id)
             except FaultError as exc:
                 outcome.failed.append(Failure(node, fault_id, exc))
+                if isinstance(exc, Unreachable):
+                    clients.drop(node)  # a restarted agent is another pod: the next time anew
+                    return
 
     _, failed = clients.everywhere(ids.values(), work)
     outcome.failed += failed

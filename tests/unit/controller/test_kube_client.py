@@ -228,6 +228,10 @@ def test_nodes_without_an_agent_are_named(api: FakeApi, cluster: Cluster) -> Non
             assert address.key is not None and address.key.read_text() == "b"
             assert address.key.stat().st_mode & 0o777 == 0o600
             home = address.key.parent
+        api.drop("/api/v1/namespaces/faultctl-system/pods/a")
+        api.pod("faultctl-system", "b", "n1", AGENT, ip="10.0.0.2")
+        with agents.open("n1") as address:
+            assert address.url == "tcp://10.0.0.2:7443", "a restarted agent is another pod"
     assert not home.exists(), "keys of a Secret do not stay behind"
 
 

@@ -188,6 +188,16 @@ def test_a_broken_way_is_opened_anew_for_a_revert(nodes: FakeNodes) -> None:
     assert left(nodes) == set() and nodes.opened["n0"] == 2
 
 
+def test_a_lease_is_renewed_by_a_new_way_after_one_that_broke(nodes: FakeNodes) -> None:
+    with Clients(nodes) as clients:
+        apply_group(clients, plan_group(clients, items(1, 2)), Lease())
+        ids = {"group-1": "n0", "group-2": "n0"}
+        nodes.fail["renew", "group-1"] = [Unreachable("the agent restarts")]
+        assert len(renew_group(clients, ids).failed) == 1
+        assert not renew_group(clients, ids).failed
+    assert nodes.opened["n0"] == 2
+
+
 def test_nodes_that_do_not_answer_are_named(nodes: FakeNodes) -> None:
     nodes.fail["faults", "n1"] = [Unreachable("gone")]
     with Clients(nodes) as clients:
