@@ -26,15 +26,15 @@ OPEN_S = 30.0
 class PortForward:
     """A listener on 127.0.0.1 for one pod's port. Use it as a context manager.
 
-    `error` is what the last port-forward that could not be made failed with, or None: a gRPC
-    client sees no more than a connection that was closed.
+    The first port-forward is made at once, so that what is in the way is told here: a gRPC
+    client sees no more than a connection that was closed. Raises Refused or Unreachable.
     """
 
     def __init__(self, cluster: Cluster, namespace: str, pod: str, port: int) -> None:
         self._cluster, self._namespace, self._pod, self._port = cluster, namespace, pod, port
+        self._first: Any = open_stream(cluster, namespace, pod, port)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.local_port: int = self._listener.getsockname()[1]
-        self.error: FaultError | None = None
         self._open: set[socket.socket] = set()
         self._guard = threading.Lock()
         self._closed = False
@@ -61,6 +61,15 @@ class PortForward:
             for one in self._open:
                 with contextlib.suppress(OSError):
                     one.shutdown(socket.SHUT_RDWR)
+            if self._first is not None:
+                self._first.close()
+
+    def _stream(self) -> Any:
+        with self._guard:
+            first, self._first = self._first, None
+        if first is not None and first.connected:
+            return first
+        return open_stream(self._cluster, self._namespace, self._pod, self._port)
 
     def _accept(self) -> None:
         while True:
@@ -73,19 +82,11 @@ class PortForward:
     def _serve(self, near: socket.socket) -> None:
         with contextlib.closing(near):
             try:
-                stream = open_stream(self._cluster, self._namespace, self._pod, self._port)
-            except FaultError as exc:
-                self.error = exc
-                return
-            self.error = None
-            far: socket.socket = stream.socket(self._port)
+                far: socket.socket = self._stream().socket(self._port)
+            except FaultError:
+                return  # the caller sees that it was closed, and tries again
             with self._kept(near), contextlib.closing(far):
                 pump(near, far)
-            said = stream.error(self._port)
-            if said:
-                self.error = Unreachable(
-                    f"the port-forward to {self._namespace}/{self._pod} ended", said
-                )
 
     @contextlib.contextmanager
     def _kept(self, one: socket.socket) -> Iterator[None]:
@@ -104,16 +105,10 @@ class PortForward:
 def forward(cluster: Cluster, namespace: str, pod: str, port: int) -> Iterator[tuple[str, int]]:
     """Host and port of loopback that lead to a pod's port as long as the context.
 
-    When a call that failed for want of an answer could not get through, the reason of the way
-    is raised in its place.
+    Raises Refused or Unreachable when there is no way.
     """
     with PortForward(cluster, namespace, pod, port) as way:
-        try:
-            yield "127.0.0.1", way.local_port
-        except Unreachable as exc:
-            if way.error is not None:
-                raise way.error from exc
-            raise
+        yield "127.0.0.1", way.local_port
 
 
 def open_stream(cluster: Cluster, namespace: str, pod: str, port: int) -> Any:

@@ -237,8 +237,10 @@ class Echo:
     def socket(self, _port: int) -> socket.socket:
         return self.near
 
-    def error(self, _port: int) -> str | None:
-        return None
+    connected = True
+
+    def close(self) -> None:
+        self.near.close()
 
 
 def test_each_connection_is_a_port_forward_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +255,7 @@ def test_each_connection_is_a_port_forward_of_its_own(monkeypatch: pytest.Monkey
         for number in (1, 2):
             with socket.create_connection((host, port), 10) as one:
                 one.sendall(b"ping")
-                while len(made) < number:
+                while len(made) < number:  # the first one was made at once
                     time.sleep(0.01)
                 assert made[-1].far.recv(10) == b"ping"
                 made[-1].far.sendall(b"pong" * 100_000)
@@ -267,21 +269,30 @@ def test_each_connection_is_a_port_forward_of_its_own(monkeypatch: pytest.Monkey
         socket.create_connection((host, port), 1)
 
 
-def test_why_the_way_is_closed_is_said_in_place_of_no_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_in_the_way_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def open_stream(*_: Any) -> Echo:
         raise Refused("you may not reach it")
 
-    def call() -> None:
-        with portforward.forward(None, "ns", "pod", 7443) as way:  # type: ignore[arg-type]
-            with socket.create_connection(way, 10) as one:
-                assert one.recv(10) == b""
-            raise Unreachable("no agent answers")
+    monkeypatch.setattr(portforward, "open_stream", open_stream)
+    way = portforward.forward(None, "ns", "pod", 7443)  # type: ignore[arg-type]
+    with pytest.raises(Refused, match="you may not reach it"), way:
+        pass
+
+
+def test_a_way_that_closes_later_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [Echo()]
+
+    def open_stream(*_: Any) -> Echo:
+        if len(made) == 2:
+            raise Unreachable("the node is gone")
+        made.append(made[0])
+        return made[0]
 
     monkeypatch.setattr(portforward, "open_stream", open_stream)
-    with pytest.raises(Refused, match="you may not reach it"):
-        call()
+    with portforward.forward(None, "ns", "pod", 7443) as way:  # type: ignore[arg-type]
+        made[0].connected = False  # the API server has cut it meanwhile
+        with socket.create_connection(way, 10) as one:
+            assert one.recv(10) == b""
 
 
 # --- the command line ---------------------------------------------------------------
