@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from controller import render
 from controller.cli.common import fault_data, state_word, target_word
+from controller.kube.announce import announce
 from controller.kube.group import Clients, Outcome, Planned, renew_group, revert_group
 from controller.kube.resolve import Resolved
 from nodeagent.model.plan import Lease
@@ -96,6 +98,32 @@ def armed(
         f"ends by itself in {render.duration_ns(left)}; "
         f"take it back: faultctl revert --cluster {group}"
     )
+
+
+@dataclass(frozen=True)
+class Announced:
+    """Events on what is hit, if they are wanted."""
+
+    cluster: Any
+    kind: str
+    group: str
+    found: Resolved
+    wanted: bool
+
+    def armed(self, lease: Lease) -> None:
+        """Says when it ends at the latest: who reverts it elsewhere says nothing here."""
+        end = datetime.now(UTC) + lease.hard_end
+        self._say(
+            "FaultArmed", f"{self.kind} ({self.group}), until {end:%Y-%m-%dT%H:%M:%SZ} at most"
+        )
+
+    def ended(self) -> None:
+        self._say("FaultEnded", f"{self.kind} ({self.group})")
+
+    def _say(self, reason: str, message: str) -> None:
+        if self.wanted:
+            for line in announce(self.cluster, self.found.items, reason, message):
+                render.err().print(line, markup=False)
 
 
 def hold(clients: Clients, found: Resolved, lease: Lease) -> None:

@@ -57,6 +57,8 @@ def kube_options() -> list[click.Parameter]:
         click.Option(["--follow"], type=click.Choice(["move", "stay"]), metavar="move|stay",
                      help="hold the fault, and hit pods that take the place of those hit; on "
                      "other nodes as well (move), or not (stay)"),
+        click.Option(["--announce"], is_flag=True,
+                     help="write Events on what is hit; not for blind runs"),
         click.Option(["--policy"], envvar="FAULTCTL_POLICY", type=click.Path(path_type=Path),
                      metavar="FILE", help="who may inject what; see docs/kubernetes.md"),
         click.Option(["--to-namespace"], metavar="NAME", hidden=True),
@@ -127,10 +129,14 @@ def run_inject_kube(
             show.selection(group, found)
         outcome = apply_group(there.clients, planned, lease)
         show.armed(group, found, planned, outcome, values["output"])
+        said = show.Announced(there.cluster, kind.name, group, found, values["announce"])
+        said.armed(lease)
         if values["follow"]:
             show.follow(there, wanted, found, lease, values["follow"] == "move")
         elif values["hold"]:
             show.hold(there.clients, found, lease)
+        if values["follow"] or values["hold"]:
+            said.ended()
 
 
 def _resolved(

@@ -355,3 +355,17 @@ def test_nothing_of_a_fault_is_written_to_the_cluster(world: World) -> None:
     assert writes <= {"/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"}
     after = {path: data["metadata"]["resourceVersion"] for path, data in world.api.objects.items()}
     assert {k: v for k, v in after.items() if "selfsubject" not in k} == before
+
+
+def test_events_only_when_they_are_asked_for(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = "/api/v1/namespaces/shop/events/"
+    assert world.inject("--pod", "cart-1", "--id", "g-10", "--announce", "-o", "json") == 0
+    (found,) = [data for path, data in world.api.objects.items() if path.startswith(events)]
+    assert found["involvedObject"]["name"] == "cart-1" and found["involvedObject"]["uid"] == uid(1)
+    assert found["reason"] == "FaultArmed" and "t-pods (g-10), until 20" in found["message"]
+    world.api.forbidden.add(("create", "events"))
+    assert world.inject("--pod", "cart-2", "--id", "g-11", "--announce") == 0
+    assert "no event on shop/cart-2" in capsys.readouterr().err
+    assert len(world.active()) == 2, "an event that cannot be written ends no fault"
