@@ -6,6 +6,7 @@ import os
 import resource
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from nodeagent.backends import Outcome, Peer, Prior, Runtime
@@ -19,6 +20,7 @@ from nodeagent.model.steps import Status, StepBase
 from nodeagent.model.steps.limits import DescriptorLimit, PidsLeave
 
 Limits = tuple[int, int]
+CAP_SYS_RESOURCE = 24  # include/uapi/linux/capability.h
 
 
 def backends(runtime: Runtime) -> dict[type[StepBase], Any]:
@@ -42,6 +44,8 @@ class DescriptorBackend:
             raise Refused(
                 what, f"its limit is {limits[0]}, and no more than {step.leave} are free below it"
             )
+        if step.hard and (reason := _cannot_raise(limits[1])):
+            raise Refused(what, f"its hard limit could not be put back: {reason}", "without --hard")
         return {"limits": list(limits), "want": want}
 
     def _limits(self, scope: PidScope) -> Limits | None:
@@ -102,6 +106,15 @@ class DescriptorBackend:
             "open": len(used),
             "left": max(0, now[0] - below),
         }
+
+
+def _cannot_raise(hard: int) -> str:
+    """Why we could not raise a hard limit to this; empty if we can (do_prlimit, kernel/sys.c)."""
+    for line in Path("/proc/self/status").read_text("ascii").splitlines():
+        if line.startswith("CapEff:") and not int(line.split()[1], 16) >> CAP_SYS_RESOURCE & 1:
+            return "faultd has no CAP_SYS_RESOURCE"
+    most = int(Path("/proc/sys/fs/nr_open").read_text("ascii"))
+    return f"it is {hard}, and fs.nr_open is {most}" if hard > most else ""
 
 
 def lowest_with(used: Iterable[int], leave: int) -> int:

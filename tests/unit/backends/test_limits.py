@@ -95,6 +95,23 @@ def test_another_process_with_the_same_pid_is_not_touched(opener: subprocess.Pop
     assert not ask(opener).endswith("failed")
 
 
+def test_a_hard_limit_that_could_not_be_put_back_is_left(opener: subprocess.Popen[str]) -> None:
+    """As root with all capabilities it can be, as anybody else it is refused."""
+    status = Path("/proc/self/status").read_text()
+    able = int(status.split("CapEff:")[1].split()[0], 16) >> 24 & 1
+    before = resource.prlimit(opener.pid, resource.RLIMIT_NOFILE)
+    scope = PidScope(pid=opener.pid, start_ticks=start_ticks(Node(), opener.pid))
+    step, backend = DescriptorLimit(scope=scope, leave=0, hard=True), DescriptorBackend()
+    if not able:
+        with pytest.raises(Refused, match="CAP_SYS_RESOURCE"):
+            backend.observe("t", step, ())
+    else:
+        prior = backend.observe("t", step, ())
+        backend.apply("t", step, prior, ())
+        backend.undo("t", step, prior, ())
+    assert resource.prlimit(opener.pid, resource.RLIMIT_NOFILE) == before
+
+
 def inode_step(folder: Path, **more: Any) -> InodeFill:
     known = {"folder": str(folder), "device": os.stat(folder).st_dev, "name": ".faultctl-t-1",
              "how": "take", "value": 300}  # fmt: skip
