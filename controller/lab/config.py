@@ -59,7 +59,8 @@ class NodeConfig:
     nanosecond an instruction (one CPU, slow, repeatable). network: name of a
     bridge that nodes share, or None for the user-mode network alone. forward:
     further guest TCP ports to reach on this host's loopback. append: more words
-    for the kernel's command line. udev: run systemd-udevd in the guest.
+    for the kernel's command line. udev: run systemd-udevd in the guest. init: process
+    1: a shell that only reaps, or systemd with no other unit than the guest service.
     """
 
     flavour: str = "debian-13"
@@ -72,6 +73,7 @@ class NodeConfig:
     forward: tuple[int, ...] = ()
     append: tuple[str, ...] = ()
     udev: bool = False
+    init: Literal["shell", "systemd"] = "shell"
 
     def __post_init__(self) -> None:
         flavour(self.flavour)
@@ -125,6 +127,8 @@ def kernel_words(config: NodeConfig, machine: Machine) -> list[str]:
         words.append(f"lab.ip1={machine.address}")
     if config.udev:
         words.append("lab.udev=1")
+    if config.init != "shell":
+        words.append(f"lab.init={config.init}")
     return [*words, *config.append]
 
 

@@ -36,6 +36,8 @@ PACKAGES = (
     "strace",
     "stress-ng",
     "sysstat",
+    "systemd",
+    "systemd-timesyncd",
     "udev",
     "util-linux",
     "xfsprogs",

@@ -32,6 +32,7 @@ class _Session:
     console: Console
     hello: Hello | None = None
     ports: Mapping[int, int] | None = None
+    may_panic: bool = False
 
 
 class Node:
@@ -92,7 +93,7 @@ class Node:
         """Raise when the node can never answer: kernel panic, or no QEMU any more."""
         console = self._session.console
         console.poll()
-        if console.panic is not None:
+        if console.panic is not None and not self._session.may_panic:
             raise self._failed("kernel panic", console.panic)
         if self._supervisor is not None and self._supervisor.poll() is None:
             return
@@ -224,15 +225,25 @@ class Node:
 
     def reset(self) -> None:
         """Press the reset button: the guest boots again on the same disks, uncleanly."""
-        before = self.boot_id
-        timeout = self.pace.busy() * BOOT_TIMEOUT[self.accel.name]
         self.console.restart()
         qmp.command(self.home / "qmp.sock", "system_reset")
-        deadline = time.monotonic() + timeout
+        self._booted("did not come back from a reset")
+
+    def await_boot(self) -> None:
+        """The guest goes down and boots again by itself, by a panic perhaps: wait for that."""
+        self._session.may_panic = True
         try:
-            self._session.hello = self._session.channel.open(deadline, not_boot=before)
+            self._booted("did not boot again")
+        finally:
+            self._session.may_panic = False
+        self.console.restart()
+
+    def _booted(self, else_what: str) -> None:
+        deadline = time.monotonic() + self.pace.busy() * BOOT_TIMEOUT[self.accel.name]
+        try:
+            self._session.hello = self._session.channel.open(deadline, not_boot=self.boot_id)
         except NoAnswer as exc:
-            raise self._failed("did not come back from a reset", str(exc)) from exc
+            raise self._failed(else_what, str(exc)) from exc
 
     def kill(self) -> None:
         """Cut the power. power_on() boots again on the same disks."""

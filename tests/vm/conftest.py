@@ -10,6 +10,10 @@
     def test_c(fresh_node):           # a node of its own, ended with the test
         with_disk = fresh_node(NodeConfig(disks=(Disk("data", 1 << 28),)))
 
+    @pytest.mark.vm("debian-13+systemd")
+    def test_d(vm_node):              # the flavour with systemd as process 1
+        vm_node.sh("systemctl start systemd-timesyncd")
+
 A shared node has disks `d0`, `d1` (512-byte sectors) and `k4` (4096): leave
 them without holders behind. FAULTCTL_VM_FLAVOURS limits a run to some flavours.
 """
@@ -19,6 +23,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Literal
 
 import expect
 import pytest
@@ -39,6 +44,11 @@ def _allowed() -> list[str]:
     if unknown:
         raise pytest.UsageError(f"FAULTCTL_VM_FLAVOURS: no flavour {unknown}")
     return named
+
+
+def base(name: str) -> str:
+    """The lab's flavour of a name with `+systemd`."""
+    return name.partition("+")[0]
 
 
 def _flavours(item: pytest.Item) -> list[str]:
@@ -62,7 +72,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Bring tests of one flavour together, so that few nodes live at a time."""
     mine = [item for item in items if HERE in item.path.parents]
     allowed = _allowed()
-    dropped = [item for item in mine if not set(_flavours(item)) <= set(allowed)]
+    dropped = [i for i in mine if not {base(name) for name in _flavours(i)} <= set(allowed)]
     if dropped:
         config.hook.pytest_deselected(items=dropped)
     for item in mine:
@@ -70,7 +80,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(TIMEOUT))
         item.add_marker(pytest.mark.xdist_group(_flavours(item)[0]))
     kept = [item for item in mine if item not in dropped]
-    kept.sort(key=lambda item: list(FLAVOURS).index(_flavours(item)[0]))  # stable
+    order = list(FLAVOURS)
+    kept.sort(key=lambda item: (order.index(base(_flavours(item)[0])), _flavours(item)))  # stable
     items[:] = [item for item in items if item not in mine] + kept
 
 
@@ -80,7 +91,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if not mine or session.config.option.collectonly:
         return
     writer = session.config.get_terminal_writer()
-    for name in sorted({name for item in mine for name in _flavours(item)}):
+    for name in sorted({base(name) for item in mine for name in _flavours(item)}):
         prepare(FLAVOURS[name], lambda line: writer.line(f"lab: {line}"))
 
 
@@ -113,7 +124,8 @@ class Pool:
         if flavour not in self.nodes:
             while len(self.nodes) >= LIVE:
                 self.nodes.pop(next(iter(self.nodes))).close()
-            config = NodeConfig(flavour=flavour, disks=SHARED_DISKS)
+            init: Literal["shell", "systemd"] = "systemd" if "+" in flavour else "shell"
+            config = NodeConfig(flavour=base(flavour), disks=SHARED_DISKS, init=init)
             self.nodes[flavour] = launch(unique(config))
         return self.nodes[flavour]
 

@@ -5,7 +5,7 @@ export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export HOME=/root LANG=C.UTF-8 TERM=dumb
 cd /opt/faultctl || exit 1
 exec </dev/null >/dev/console 2>&1
-host=node ip= gw= ip1= udev=
+host=node ip= gw= ip1= udev= init=
 read -r cmdline </proc/cmdline
 for word in $cmdline; do
   case $word in
@@ -14,6 +14,7 @@ for word in $cmdline; do
     lab.gw=*) gw=${word#*=} ;;
     lab.ip1=*) ip1=${word#*=} ;;
     lab.udev=*) udev=${word#*=} ;;
+    lab.init=*) init=${word#*=} ;;
   esac
 done
 echo "$host" >/proc/sys/kernel/hostname
@@ -32,6 +33,29 @@ network() {
 network &
 if [ -n "$udev" ]; then
   /usr/lib/systemd/systemd-udevd --daemon && udevadm trigger && udevadm settle --timeout=120
+fi
+if [ "$init" = systemd ]; then
+  # With an id it is not the first boot, at which all units would get their presets.
+  read -r uuid </proc/sys/kernel/random/uuid
+  echo "$uuid" | busybox tr -d - >/etc/machine-id
+  mkdir -p /run/systemd/system
+  cat >/run/systemd/system/lab.service <<EOF
+[Unit]
+DefaultDependencies=no
+[Service]
+WorkingDirectory=/opt/faultctl
+ExecStart=/usr/bin/python3 -E -s -S -m guest.labd
+Environment=PATH=$PATH HOME=$HOME LANG=$LANG TERM=$TERM
+Restart=always
+RestartSec=1
+KillMode=process
+Delegate=yes
+StandardOutput=tty
+TTYPath=/dev/console
+EOF
+  printf '[Unit]\nWants=lab.service\n' >/run/systemd/system/lab.target
+  # Its own target: nothing of what boots a whole Debian.
+  exec /usr/lib/systemd/systemd --system --unit=lab.target
 fi
 while :; do
   # Without site and user directories: start-up time counts here.
