@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from kubeapi import Api
 
+from controller.kube.announce import announce
 from controller.kube.answers import ApiPath
 from controller.kube.client import JSON_PATCH, Cluster
 from controller.kube.discover import Query, denied, find_nodes, find_pods
@@ -212,3 +213,11 @@ def test_a_k8s_probe_reads_live_objects(api: Api, tmp_path: Path, space: str) ->
     gone = ObjectReader(tmp_path / "none")
     with pytest.raises(Unreachable):
         gone(ref)
+
+
+def test_an_event_is_taken_and_shown_by_describe(api: Api, cluster: Cluster, space: str) -> None:
+    named = Wanted("g-2", kind_named("netem"), Query(space, ("cart-0",)), Ask(space, ("cart-0",)),
+                   {}, {"spec": {"delay": "1ms"}})  # fmt: skip
+    items = resolve_pods(cluster, named).items
+    assert announce(cluster, items, "FaultArmed", "netem (g-2)") == []
+    assert "netem (g-2)" in api.kubectl("describe", "pod", "-n", space, "cart-0").stdout
