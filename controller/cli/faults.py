@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import click
 from controller import render
 from controller.cli.common import client, fault_data, output_option, state_word, target_word
 from controller.cli.kube import cluster_verb
+from controller.kube.kinds import cluster_kinds
 from controller.options import schema_of
 from nodeagent.faults import about_calls, kind_named, kinds
 from nodeagent.model.errors import FaultError, InvalidSpec
@@ -265,6 +267,9 @@ def _kind_data(kind: FaultKind, support: dict[str, dict[str, str]]) -> dict[str,
 @click.option("--call", "calls", multiple=True, help="Say what is known of a system call, too.")
 def explain(kind_name: str, calls: tuple[str, ...]) -> None:
     """Explain a fault kind: what it does, its mechanisms, its remedies, examples."""
+    if kind_name in cluster_kinds():
+        importlib.import_module("controller.cli.inject_cluster").explain(kind_name)
+        return
     kind, about = kind_named(kind_name), about_calls(calls)
     console = render.out()
     console.print(f"[bold]{kind.name}[/]: {kind.summary}\n")

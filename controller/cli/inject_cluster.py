@@ -20,7 +20,7 @@ from controller.kube.choose import ALL, parse_how_many
 from controller.kube.client import Cluster
 from controller.kube.collect import Chosen, choose
 from controller.kube.discover import Query
-from controller.kube.kinds import ClusterKind
+from controller.kube.kinds import ClusterKind, cluster_kinds
 from controller.kube.ledger import Entry, Ledger
 from controller.kube.patches import shown
 from controller.kube.select import Ask
@@ -62,6 +62,22 @@ def cluster_command(kind: ClusterKind, common: list[click.Parameter]) -> click.C
         short_help=kind.summary,
         epilog=f"Example: {kind.example}",
     )
+
+
+def explain(name: str) -> None:
+    """As `faultctl explain` of other kinds."""
+    kind, console = cluster_kinds()[name], render.out()
+    console.print(f"[bold]{kind.name}[/]: {kind.summary}\n")
+    console.print(kind.doc, markup=False)
+    console.print(f"\nacts on: {kind.on} of a cluster, through its API server", markup=False)
+    for title, lines in (
+        ("what no revert takes back", kind.collateral),
+        ("how an operator can end it", kind.remedies),
+        ("example", (kind.example,)),
+    ):
+        console.print(f"\n[bold]{title}[/]")
+        for line in lines:
+            console.print(f"  - {line}", markup=False)
 
 
 def run(kind: ClusterKind, values: Mapping[str, Any]) -> None:

@@ -199,6 +199,15 @@ def test_examples_parse() -> None:
         assert kind.collateral and kind.remedies and kind.doc
 
 
+def test_each_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    from controller.cli.main import run
+
+    for kind in cluster_kinds().values():
+        assert run(["explain", kind.name]) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert all(" ".join(line.split()) in said for line in (*kind.collateral, *kind.remedies))
+
+
 # --- the ledger -------------------------------------------------------------------
 
 
