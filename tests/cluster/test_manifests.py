@@ -10,6 +10,7 @@ import pytest
 import yaml
 from kubeapi import Api
 
+import schemas
 from controller.kube import deploy_certs, manifests
 from controller.kube.client import APPLY, Cluster
 from controller.kube.manifests import Options, path_of
@@ -43,6 +44,22 @@ def test_the_api_server_takes_every_field(api: Api, capabilities: bool) -> None:
             one["metadata"]["namespace"] = space
         argv = ["apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-"]
         api.kubectl(*argv, stdin=json.dumps(one))
+
+
+@pytest.mark.parametrize("version", schemas.VERSIONS)
+def test_other_versions_know_every_field(version: str) -> None:
+    """The newest version, and the one before that of the API server here."""
+    objects = [
+        *manifests.installed(Options()),
+        *manifests.installed(Options(capabilities=True)),
+        *manifests.cleaning(Options()),
+        *deploy_certs.make(),
+    ]
+    done = schemas.decode(version, objects)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == len(objects)
+    objects[0]["spec"] = {"finalisers": []}
+    assert "finalisers" in schemas.decode(version, objects).stderr
 
 
 def test_a_misspelt_field_would_be_seen(api: Api) -> None:
