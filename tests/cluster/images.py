@@ -90,6 +90,13 @@ def key() -> str:
     return digest.hexdigest()[:20]
 
 
+def prune(kind: str, keep: int = 4) -> None:
+    """Remove all but the newest builds of a kind: each edit of the agent makes another one."""
+    built = [path for path in (cache.cache_dir() / kind).glob("[!.]*") if path.is_dir()]
+    for path in sorted(built, key=lambda p: p.stat().st_mtime)[:-keep]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
 def agent(progress: proc.Progress = proc.quiet) -> Path:
     """The docker-archive of the agent's image."""
 
@@ -105,7 +112,9 @@ def agent(progress: proc.Progress = proc.quiet) -> Path:
         _buildah(*argv, str(ROOT), progress=progress)
         _buildah("push", "-q", AGENT, f"docker-archive:{out / 'agent.tar'}:{AGENT}")
 
-    return cache.build_once("agent-images", key(), build, progress) / "agent.tar"
+    found = cache.build_once("agent-images", key(), build, progress)
+    prune("agent-images")
+    return found / "agent.tar"
 
 
 def small(progress: proc.Progress = proc.quiet) -> Path:

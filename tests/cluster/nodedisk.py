@@ -107,7 +107,9 @@ def _ensure(progress: proc.Progress) -> Path:
         shutil.rmtree(tree)
         shutil.rmtree(work)
 
-    return cache.build_once("kubernetes-nodes", name, build, progress) / "node.ext4"
+    found = cache.build_once("kubernetes-nodes", name, build, progress)
+    images.prune("kubernetes-nodes")
+    return found / "node.ext4"
 
 
 if __name__ == "__main__":
