@@ -27,6 +27,7 @@ from nodeagent.bpf_inventory import inventory
 from nodeagent.encode.dm import DevNum, Table, format_table
 from nodeagent.fault_point_fingerprint import fault_points
 from nodeagent.journal import JOURNAL_NAME
+from nodeagent.machine_fingerprint import clock, units
 from nodeagent.model.errors import Refused
 from nodeagent.net_fingerprint import network
 from nodeagent.statedir import DEFAULT_STATE_DIR
@@ -66,6 +67,8 @@ def fingerprint(
         "bpf": {**inventory(), "pins": tree(Path("/sys/fs/bpf"))},
         "network": network(),
         "sysctls": sysctls(only_sysctls),
+        "clock": clock(),
+        "units": units(),
         "processes": sorted(processes()),
         "cgroups": _our_cgroups(),
         "cgroup_limits": _cgroup_limits(),

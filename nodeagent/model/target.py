@@ -118,6 +118,20 @@ class NodeTarget(TargetBase):
         return "the node"
 
 
+UNIT = r"^[A-Za-z0-9@:_.\\-]{1,247}$"
+"""Letters of a unit's name (systemd.unit(5))."""
+
+
+class UnitTarget(TargetBase):
+    """A service of systemd."""
+
+    type: Literal["unit"] = "unit"
+    unit: str = Field(pattern=UNIT, description="systemd service, such as chrony or kubelet")
+
+    def label(self) -> str:
+        return f"unit {self.unit}"
+
+
 POD_NAME = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
 POD_UID = r"^([0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})$"
 CONTAINER_ID = r"^[0-9a-f]{64}$"
@@ -170,6 +184,7 @@ Target = Annotated[
     | CgroupTarget
     | NetnsTarget
     | NodeTarget
+    | UnitTarget
     | PodTarget
     | PodVolumeTarget,
     Field(discriminator="type"),
@@ -182,6 +197,7 @@ TARGET_TYPES: dict[str, type[TargetBase]] = {
     "cgroup": CgroupTarget,
     "netns": NetnsTarget,
     "node": NodeTarget,
+    "unit": UnitTarget,
     "pod": PodTarget,
     "pod-volume": PodVolumeTarget,
 }

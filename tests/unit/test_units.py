@@ -17,11 +17,15 @@ from nodeagent.model.units import (
     Duration,
     Percent,
     Size,
+    format_drift,
     format_duration,
     format_percent,
+    format_shift,
     format_size,
+    parse_drift,
     parse_duration,
     parse_percent,
+    parse_shift,
     parse_size,
 )
 
@@ -309,3 +313,46 @@ def test_decimals_that_are_no_percentage_are_refused(value: str) -> None:
 def test_a_percentage_reads_back_as_itself(value: Decimal) -> None:
     assert parse_percent(format_percent(value)) == value
     assert Quantities.model_validate_json(Quantities(p=value).model_dump_json()).p == value
+
+
+# --- clocks -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("+30d", 2_592_000), ("-1h30m", -5400), ("250ms", 0.25), ("+0s", 0)]
+)
+def test_shifts_have_a_sign(text: str, seconds: float) -> None:
+    assert parse_shift(text) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("text", ["", "+", "-", "--1s", "+-1s", "- 1s", "30", "-30", "366d", "-1y"])
+def test_shifts_that_are_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_shift(text)
+
+
+@given(st.timedeltas(-timedelta(days=365), timedelta(days=365)))
+def test_a_shift_reads_back_as_itself(value: timedelta) -> None:
+    assert parse_shift(format_shift(value)) == value == parse_shift(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "ppb"),
+    [("+100ppm", 100_000), ("-2%", -20_000_000), ("0.001ppm", 1), ("10%", 100_000_000)],
+)
+def test_drifts_that_are_taken_are_exact(text: str, ppb: int) -> None:
+    assert parse_drift(text) == ppb
+
+
+@pytest.mark.parametrize(
+    "value", ["", "100", 100, "10.1%", "-100001ppm", "0.0001ppm", "1 %", "ppm"]
+)
+def test_drifts_that_are_refused_have_one_short_sentence(value: object) -> None:
+    with pytest.raises(ValueError) as caught:
+        parse_drift(value)
+    assert 5 < len(str(caught.value)) < 300
+
+
+@given(st.integers(-100_000_000, 100_000_000))
+def test_a_drift_reads_back_as_itself(ppb: int) -> None:
+    assert parse_drift(format_drift(ppb)) == ppb

@@ -18,6 +18,7 @@ from kill_cases import Case
 
 from nodeagent import crashpoint
 from nodeagent.agent import Agent
+from nodeagent.bind.systemd import is_running
 from nodeagent.fingerprint import fingerprint, text
 from nodeagent.model.plan import FaultRequest, Lease
 from nodeagent.volumes import Volumes
@@ -43,6 +44,13 @@ ip netns exec kill sysctl net.ipv4 net.ipv6
 ip -n kill addr | sed 's, tentative,,'; ip -n kill route; ip -n kill -6 route; ip netns exec kill ss -Hlntu
 ip netns exec kill sh -c 'cat /proc/sys/net/netfilter/nf_conntrack_count 2>/dev/null || echo 0'
 true"""
+SERVICE = """cat > /run/systemd/system/kill.service <<EOF
+[Service]
+ExecStart=/usr/bin/sleep 100000
+CPUQuota=50%
+Restart=on-failure
+EOF
+systemctl daemon-reload; systemctl start kill"""
 NETNS = """modprobe -q nf_conntrack_netlink || true; sysctl -q -w net.netfilter.nf_conntrack_max=3000 || true
 ip netns add kill && ip -n kill link add eth0 type veth peer name peer
 ip -n kill link set eth0 up && ip -n kill link set peer up
@@ -94,6 +102,8 @@ def set_up() -> None:
     sleeper()
     sh("sh", "-ec", NETNS)
     sh("sh", "-ec", CGROUP)
+    if is_running():
+        sh("sh", "-ec", SERVICE)
 
 
 def tear_down() -> None:
@@ -126,6 +136,8 @@ def request(chosen: Case, ident: str) -> FaultRequest:
         "cgroup": {"type": "cgroup", "cgroup": "/kill"},
         "fs": {"type": "volume", "volume": str(MOUNT)},
         "netns": {"type": "netns", "netns": "/run/netns/kill"},
+        "node": {"type": "node"},
+        "unit": {"type": "unit", "unit": "kill"},
     }
     return FaultRequest(
         id=ident,

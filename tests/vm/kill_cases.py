@@ -11,6 +11,7 @@ from typing import Any
 STOCK = ("debian-12", "debian-13")
 ALL = (*STOCK, "full")
 FULL = ("full",)
+NOWHERE: tuple[str, ...] = ()
 READ = {"call": ["read"], "errno": "EIO"}
 
 
@@ -20,9 +21,10 @@ class Case:
 
     target: `file` (on a mounted ext4), `mounted` (its volume), `raw` (a prepared volume that
     nobody uses, for what a file system does not survive), `process` (one that sleeps), `cgroup`
-    (with limits of its own), `fs` (the mounted ext4 as such) or `netns`.
+    (with limits of its own), `fs` (the mounted ext4 as such), `netns`, `node` or `unit`.
     on: flavours that must arm it; on the others its plan must be refused. heals: a write to
     it is answered by the agent with a change of the armed step, and ends the fault.
+    systemd: it is armed on nodes that have systemd as process 1, and refused on the others.
     """
 
     kind: str
@@ -32,6 +34,7 @@ class Case:
     spec: dict[str, Any] = field(default_factory=dict)
     acknowledge: tuple[str, ...] = ()
     heals: bool = False
+    systemd: bool = False
 
     @property
     def name(self) -> str:
@@ -78,6 +81,14 @@ CASES = (
         "netns",
         spec={"set": ["net.ipv4.ip_forward=1", "net.ipv4.tcp_rmem=4096 8192 16384"]},
     ),
+    Case("clock", "adjtimex", "node", spec={"offset": "+1h", "drift": "+1%"}),
+    Case("service", "systemctl", "unit", NOWHERE, systemd=True),
+    Case("service", "cpu-max", "unit", NOWHERE, {"action": "slow", "speed": "9%"}, systemd=True),
+    Case("service", "cgroup-freezer", "unit", NOWHERE, {"action": "freeze"}, systemd=True),
+    # Agents of the matrix may not take the node down: tests/vm/test_reboot.py has those who do.
+    Case("reboot", "systemctl", "node", NOWHERE, acknowledge=("reboot",)),
+    Case("reboot", "sysrq", "node", NOWHERE, {"how": "sudden"}, acknowledge=("reboot",)),
+    Case("panic", "sysrq", "node", NOWHERE, acknowledge=("panic", "stays-down")),
     Case("fd-exhaust", "prlimit", "process", spec={"leave": 3, "hard": True}),
     Case("pid-exhaust", "pids-max", "cgroup", spec={"leave": 2}),
     Case("inode-exhaust", "empty-files", "fs", spec={"take": 200}),

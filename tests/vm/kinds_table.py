@@ -13,10 +13,13 @@ FLAVOURS = ("debian-12", "debian-13", "full")
 _STOCK = ("debian-12", "debian-13")
 _NO_INJECTION = dict.fromkeys(_STOCK, "CONFIG_FUNCTION_ERROR_INJECTION")
 _NO_OVERRIDE = dict.fromkeys(_STOCK, "CONFIG_BPF_KPROBE_OVERRIDE")
+_NO_SYSTEMD = dict.fromkeys(FLAVOURS, "systemd does not run")
+_NOT_ALLOWED = dict.fromkeys(FLAVOURS, "--allow-reboot")
 _NO_DUST = dict.fromkeys(_STOCK, "no dm-dust")
 
 KINDS: dict[str, dict[str, dict[str, str]]] = {
     "bandwidth": {"tbf": {}},
+    "clock": {"adjtimex": {}},
     "conntrack-full": {"fill": {}},
     "disk-corrupt": {"dm-flakey": {"debian-12": "no random_read_corrupt"}},
     "disk-delay": {"dm-delay": {}},
@@ -24,10 +27,10 @@ KINDS: dict[str, dict[str, dict[str, str]]] = {
     "disk-fill": {"fallocate": {}},
     "disk-flaky": {"dm-flakey": {}},
     "disk-outage": {"dm-flakey": {}, "bpf-bio": _NO_INJECTION, "dm-delay": {}, "dm-error": {}},
-    "dns": {"tc-answer": {}, "tc-delay": {}},
+    "fault-point": {"fault-injection": dict.fromkeys(_STOCK, "CONFIG_FAILSLAB")},
     "fd-exhaust": {"prlimit": {}},
     "inode-exhaust": {"empty-files": {}},
-    "fault-point": {"fault-injection": dict.fromkeys(_STOCK, "CONFIG_FAILSLAB")},
+    "dns": {"tc-answer": {}, "tc-delay": {}},
     "kill": {"signal": {}},
     "latent-sector": {
         "bpf-bio": _NO_INJECTION,
@@ -38,11 +41,15 @@ KINDS: dict[str, dict[str, dict[str, str]]] = {
     },
     "link-down": {"admin-down": {}},
     "netem": {"netem": {}, "tc-bpf": {}},
+    "panic": {"sysrq": _NOT_ALLOWED},
     "partition": {"tc-drop": {}, "tc-reject": {}},
     "pause": {"cgroup-freezer": {}, "sigstop": {}},
+    "reboot": {"systemctl": _NOT_ALLOWED, "sysrq": _NOT_ALLOWED},
+    "service": {"systemctl": _NO_SYSTEMD, "cpu-max": _NO_SYSTEMD, "cgroup-freezer": _NO_SYSTEMD},
     "pid-exhaust": {"pids-max": {}},
     "port-taken": {"bound-socket": {}},
     "stress": {"stress-ng": {}},
+    "sysctl": {"procfs": {}},
     "syscall": {
         "bpf-fmod-ret": _NO_INJECTION,
         "bpf-kprobe": _NO_OVERRIDE,
@@ -50,7 +57,6 @@ KINDS: dict[str, dict[str, dict[str, str]]] = {
         "strace": {},
     },
     "throttle": {"cgroup-v2": {}},
-    "sysctl": {"procfs": {}},
 }
 """kind -> rung -> {flavour: why it must be missing there}; other flavours must have it."""
 

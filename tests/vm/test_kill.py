@@ -131,3 +131,16 @@ def test_with_udev_looking_into_our_devices(fresh_node: Callable[[NodeConfig], N
     assert lines[-1] == {"case": "all", "ended": True}, lines[-1]
     assert len(killed) > MANY
     assert [f"{x['at']} {x['place']}: {objection(x)}" for x in killed if objection(x)] == []
+
+
+@pytest.mark.vm("debian-13")
+def test_with_systemd_as_process_1(fresh_node: Callable[[NodeConfig], Node]) -> None:
+    """Kinds that only systemd's nodes have; the fingerprint has the states of all units."""
+    disks = (Disk("d0", 1 << 30), Disk("d1", 1 << 28))
+    node = fresh_node(NodeConfig(init="systemd", disks=disks))
+    names = [case.name for case in CASES if case.systemd]
+    lines = results(node, "guest_kill", *HOW[MODE], *names, key="systemd")
+    assert lines[-1] == {"case": "all", "ended": True}, lines[-1]
+    killed = [line for line in lines if line.get("at")]
+    assert {line["case"] for line in killed} == set(names), lines
+    assert [f"{x['at']} {x['place']}: {objection(x)}" for x in killed if objection(x)] == []
