@@ -29,6 +29,8 @@ from nodeagent.netlink import Netlink
 from nodeagent.netns import entered, within
 
 FAMILIES = (r.AF_INET, r.AF_INET6)
+MOST = 20_000
+"""Entries that fit into the journal, and are back within seconds."""
 ROUNDS = 8
 """A route may need another one first: so long as a round adds something, there is another."""
 
@@ -56,6 +58,8 @@ class LinkDownBackend:
             _refuse_nexthops(link, what, step.ifindex)
             stack = [mine, *_stacked(links, step.ifindex)]
             entries = _entries(link, {found.index for found in stack})
+        if len(entries) > MOST:
+            raise Refused(what, f"it has {len(entries)} routes and neighbours, {MOST} at most")
         return {
             "links": [[found.index, found.up] for found in stack],
             "entries": [[e.sort, e.body.hex()] for e in entries],

@@ -12,23 +12,20 @@ from contextlib import ExitStack
 from typing import Any
 
 from nodeagent.backends import Outcome, Peer, Prior, Residue, Runtime
+from nodeagent.backends.name_follower import NameFollower, addresses_now
 from nodeagent.backends.netlink_ifb import gone, links_of
+from nodeagent.backends.netlink_make import build, extend, read_back
 from nodeagent.backends.netlink_room import free_prio, keep_txqlen, refuse_occupied
 from nodeagent.backends.netlink_shown import Shown, show, total
 from nodeagent.backends.tc_bpf import Program, load
 from nodeagent.crashpoint import crashpoint
-from nodeagent.encode import net_attrs as n
 from nodeagent.encode import net_filter as nf
 from nodeagent.encode import net_tc as tc
-from nodeagent.model.errors import BackendError
 from nodeagent.model.steps import Status, StepBase
-from nodeagent.model.steps.net import FULL, AnyAct, Dns, Drop, Redirect, Reject, TcFilters
+from nodeagent.model.steps.net import Dns, TcFilters
 from nodeagent.netlink import Netlink
 from nodeagent.netns import all_namespaces, entered, open_netlink
 
-MARK = "faultctl"
-"""What tc(8) shows as the name of a program."""
-_KEYS = frozenset(range(nf.ETH_TYPE, 22)) | frozenset(range(35, 43))
 _NOT_THERE = (2, 22)  # ENOENT, EINVAL: no such filter, no clsact any more
 
 
@@ -43,6 +40,7 @@ class FilterBackend:
     def __init__(self) -> None:
         self._counting: dict[tuple[str, str, str], Program] = {}
         """Programs that count by themselves what they did; only the agent that made them knows."""
+        self._followers: dict[tuple[str, str, str], NameFollower] = {}
 
     def observe(self, fault_id: str, step: TcFilters, peers: Sequence[Peer]) -> Prior:
         """What is there, and the priority that ours get. Raises Refused."""
@@ -69,6 +67,9 @@ class FilterBackend:
         program = self._counting.pop(_name(step), None)
         if program is not None:
             program.close()
+        follower = self._followers.pop(_name(step), None)
+        if follower is not None:
+            follower.stop()
 
     @staticmethod
     def _shown_status(step: TcFilters, prior: Prior) -> Status:
@@ -91,7 +92,16 @@ class FilterBackend:
             if program is not None and isinstance(step.act, Dns):
                 stack.pop_all()
                 self._counting[_name(step)] = program
+        if step.names and step.refresh_s:
+            self._follow(step, prior)
         return {"filters": made}
+
+    def _follow(self, step: TcFilters, prior: Prior) -> None:
+        follower = NameFollower(
+            step, lambda: addresses_now(step), lambda flows: extend(step, prior, flows)
+        )
+        self._followers[_name(step)] = follower
+        follower.start()
 
     @staticmethod
     def _add(step: TcFilters, prior: Prior, program: Program | None) -> int:
@@ -140,81 +150,19 @@ class FilterBackend:
         passed = [f for f in mine if f.prio == prior["prio"]]
         dropped = [f for f in acting if f.kind == "bpf"]
         program = self._counting.get(_name(step))
+        follower = self._followers.get(_name(step))
         return {
             "matched": total([f for f in acting if f.kind == "flower"]),
             "excluded": total(passed),
             "dropped": total(dropped) if dropped else {},
             "answered": {"packets": program.hits()} if program is not None else {},
+            "addresses": follower.added if follower is not None else [],
+            "unresolved": follower.failed if follower is not None else "",
         }
 
 
 def _name(step: TcFilters) -> tuple[str, str, str]:
     return step.fault, step.key(), step.hook
-
-
-# --- making -----------------------------------------------------------------------
-
-
-def build(
-    link: Netlink, step: TcFilters, prio: int, place: str, program: Program | None
-) -> list[bytes]:
-    """All messages that add a step's filters: exceptions first. Raises BackendError."""
-    cookie = nf.mark(step.fault)
-    index, hook = step.ifindex, step.hook
-    leave = nf.verdict(nf.TC_ACT_OK, cookie)
-    made = [
-        tc.add_filter(index, place, prio, "flower", nf.flower(key, leave))
-        for key in nf.all_keys(step.but, hook)
-    ]
-    if isinstance(step.act, Drop) and step.act.chance != FULL:
-        options = nf.random_match(step.act.chance, nf.verdict(nf.TC_ACT_STOLEN, cookie))
-        made.append(tc.add_filter(index, place, prio + 1, "bpf", options, chain=prio + 1))
-    if program is not None:
-        if program.decides:
-            options = nf.program(program.fd, MARK, cookie)
-        else:
-            options = nf.classifier(program.fd, MARK, _redirect(link, step.act, cookie))
-        made.append(tc.add_filter(index, place, prio + 1, "bpf", options, chain=prio + 1))
-    act = _action(link, step, prio, cookie)
-    made += [
-        tc.add_filter(index, place, prio + 1, "flower", nf.flower(key, act))
-        for key in nf.all_keys(step.flows, hook)
-    ]
-    return made
-
-
-def _action(link: Netlink, step: TcFilters, prio: int, cookie: bytes) -> bytes:
-    if isinstance(step.act, Redirect):
-        return _redirect(link, step.act, cookie)
-    if isinstance(step.act, Reject | Dns) or step.act.chance != FULL:
-        return nf.verdict(nf.TC_ACT_GOTO_CHAIN | (prio + 1), cookie)
-    return nf.verdict(nf.TC_ACT_STOLEN, cookie)
-
-
-def _redirect(link: Netlink, act: AnyAct, cookie: bytes) -> bytes:
-    device = act.device if isinstance(act, Redirect | Dns) else None
-    for found in links_of(link):
-        if found.name == device and found.kind == "ifb":
-            return nf.redirect(found.index, cookie)
-    raise BackendError(f"there is no {device} to redirect to", "it went away")
-
-
-def read_back(link: Netlink, step: TcFilters, prio: int, count: int) -> None:
-    """Every key and every action as asked. Raises BackendError."""
-    shown = show(link, step.ifindex)
-    mine = [] if shown is None else shown.with_mark(step.hook, nf.mark(step.fault))
-    wrong = [] if len(mine) == count else [f"{len(mine)} filters instead of {count}"]
-    for where, flows in ((prio, step.but), (prio + 1, step.flows)):
-        want = {_canonical(key) for key in nf.all_keys(flows, step.hook)}
-        have = {_canonical(f.options) for f in mine if f.prio == where and f.kind == "flower"}
-        if want != have:
-            wrong.append(f"{len(want ^ have)} keys of priority {where} differ")
-    if wrong:
-        raise BackendError(f"the filters of {step.ifname} are not as asked", "; ".join(wrong))
-
-
-def _canonical(options: bytes) -> frozenset[tuple[int, bytes]]:
-    return frozenset((kind, data) for kind, data in n.pairs(options) if kind in _KEYS)
 
 
 # --- taking away ------------------------------------------------------------------

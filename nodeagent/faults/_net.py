@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from datetime import timedelta
 from ipaddress import ip_interface, ip_network
 from typing import Literal
 
 from pydantic import Field, model_validator
 
+from nodeagent.faults._net_names import addressed, followed
 from nodeagent.model.errors import InvalidSpec, Refused
 from nodeagent.model.facts import Need, NeedNet, NeedRoot
 from nodeagent.model.kind import Context, FaultSpec, Guard, Measured
@@ -26,6 +28,7 @@ from nodeagent.model.steps.net import (
     TcFilters,
 )
 from nodeagent.model.target import AbsolutePath
+from nodeagent.model.units import Duration
 
 TARGETS = ("pid", "cgroup", "netns")
 Direction = Literal["egress", "ingress", "both"]
@@ -57,6 +60,11 @@ class NetSpec(FaultSpec):
     )
     to_netns: AbsolutePath | None = Field(
         default=None, description="only to the addresses of this namespace"
+    )
+    refresh: Duration = Field(
+        default=timedelta(seconds=30),
+        le=timedelta(hours=1),
+        description="names in --to are resolved again so often, 0s for never",
     )
     host_network: bool = Field(
         default=False, description="allow the node's own network, with its lifelines left alone"
@@ -131,7 +139,7 @@ def interfaces(chosen: str | None, binding: NetBinding) -> list[NetInterface]:
 def flows(spec: NetSpec, binding: NetBinding) -> tuple[Flow, ...]:
     """Packets that are meant. Raises Refused."""
     peers = [Flow(remote=str(ip_network(address))) for address in binding.peers]
-    remotes = [*_resolved(spec.to, binding), *peers] or [Flow()]
+    remotes = [*addressed(spec.to, binding), *peers] or [Flow()]
     if spec.local_ports:
         remotes = [
             flow.model_copy(update={"local_port": ports})
@@ -145,23 +153,7 @@ def flows(spec: NetSpec, binding: NetBinding) -> tuple[Flow, ...]:
 
 def exceptions(spec: NetSpec, binding: NetBinding) -> tuple[Flow, ...]:
     """What is left alone: asked for, and the host's own lifelines."""
-    return tuple(dict.fromkeys((*_resolved(spec.but, binding), *binding.lifelines)))
-
-
-def _resolved(flows: Sequence[Flow], binding: NetBinding) -> list[Flow]:
-    """Each name as all its addresses. Raises Refused for one that the binding does not know."""
-    known, found = dict(binding.names), []
-    for flow in flows:
-        if flow.name is None:
-            found.append(flow)
-            continue
-        if not known.get(flow.name):
-            raise Refused(f"{flow.name} has no address", "it was not resolved")
-        found += [
-            flow.model_copy(update={"name": None, "remote": str(ip_network(address))})
-            for address in known[flow.name]
-        ]
-    return found
+    return tuple(dict.fromkeys((*addressed(spec.but, binding), *binding.lifelines)))
 
 
 def check(spec: NetSpec, context: Context) -> None:
@@ -269,6 +261,7 @@ def filters(
         flows=flows(spec, binding),
         but=exceptions(spec, binding),
         act=act,
+        **followed(spec.to, spec.local_ports, spec.refresh, binding),
     )
 
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 from pydantic import Field, model_validator
 
 from nodeagent.faults import _net as net
+from nodeagent.faults._net_names import resolved
 from nodeagent.model.evidence import Evidence
 from nodeagent.model.facts import Need
 from nodeagent.model.kind import Context, FaultKind, Measured, Rung
@@ -72,6 +73,7 @@ def _evidence(spec: Spec, measured: tuple[Measured, ...]) -> Evidence:
         hits=slowed,
         counters=found | {"qdisc_overlimits": slowed},
         statements=("hits count how often a packet had to wait for the rate",),
+        details=resolved(measured),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from nodeagent.faults import _net as net
+from nodeagent.faults._net_names import resolved
 from nodeagent.faults._netem_models import GilbertText, SlotText, StatesText
 from nodeagent.faults._netem_qdisc import is_pure_loss, limit_of, qdisc_of, scaled
 from nodeagent.faults._netem_rules import check_spec
@@ -122,6 +123,10 @@ LADDER = (
 
 
 def _evidence(spec: Spec, measured: tuple[Measured, ...]) -> Evidence:
+    return _seen(spec, measured).model_copy(update={"details": resolved(measured)})
+
+
+def _seen(spec: Spec, measured: tuple[Measured, ...]) -> Evidence:
     found = net.counters(measured)
     matched = found.get("matched_packets", 0)
     lost = found.get("qdisc_drops", found.get("dropped_packets", 0))
@@ -176,8 +181,10 @@ nothing filters on an interface yet, the first fault adds a clsact qdisc and the
 it; at these moments the kernel stops the interface's queues for a few milliseconds.
 
 Host names in --to are resolved when the plan is made, by the hosts file and name servers of the
-target, in its namespace; the plan shows all their addresses, and what they get later is not
-followed. Later fragments of a UDP datagram have no ports: filters with ports do not match them.""",
+target, in its namespace; the plan shows all their addresses. They are resolved again every
+--refresh, and new addresses are hit too; old ones stay.
+
+Later fragments of a UDP datagram have no ports: filters with ports do not match them.""",
     spec=Spec,
     targets=net.TARGETS,
     ladder=LADDER,

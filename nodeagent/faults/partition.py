@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from nodeagent.faults import _net as net
+from nodeagent.faults._net_names import resolved
 from nodeagent.model.evidence import Evidence
 from nodeagent.model.facts import Need, NeedBpf
 from nodeagent.model.kind import Context, FaultKind, Measured, Rung
@@ -56,7 +57,11 @@ def _evidence(spec: Spec, measured: tuple[Measured, ...]) -> Evidence:
     found = net.counters(measured)
     said = ("answers that pass by are counted too",) if spec.mode != "drop" else ()
     return Evidence(
-        counted=True, hits=found.get("matched_packets", 0), counters=found, statements=said
+        counted=True,
+        hits=found.get("matched_packets", 0),
+        counters=found,
+        statements=said,
+        details=resolved(measured),
     )
 
 

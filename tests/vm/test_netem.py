@@ -218,6 +218,31 @@ def test_thousands_of_networks(net: Net) -> None:
 
 
 @pytest.mark.vm("debian-13")
+def test_a_name_is_all_its_addresses_and_those_that_it_gets(net: Net) -> None:
+    """CASES 43: by the namespace's own hosts file, both families; what is new is followed."""
+    node, before = net.bench.node, net.dump()
+    node.sh(f"mkdir -p /etc/netns/a; echo {ADDRESS['b']} far.internal > /etc/netns/a/hosts")
+    node.sh(f"echo {ADDRESS6['b']} far.internal >> /etc/netns/a/hosts")
+    spec = {"delay": "200ms", "to": "far.internal", "refresh": "1s"}
+    plan = net.bench.plan("netem", A, spec=spec)
+    assert plan.binding["names"] == [["far.internal", [ADDRESS["b"], ADDRESS6["b"]]]]
+    fault = net.inject("netem", spec)
+    for host in (ADDRESS["b"], ADDRESS6["b"]):
+        assert min(net.rtts(host, 3)) >= 200
+    assert max(net.rtts(ADDRESS["c"], 3)) < 200
+    node.sh(f"echo {ADDRESS['c']} far.internal > /etc/netns/a/hosts; sleep 4")
+    for host in (ADDRESS["b"], ADDRESS["c"]):
+        assert min(net.rtts(host, 3)) >= 200
+    assert net.bench.evidence(fault)["details"] == {"new_addresses": [f"{ADDRESS['c']}/32"]}
+    net.revert(fault)
+    assert net.dump() == before
+    node.sh("rm -r /etc/netns/a")
+    with pytest.raises(Refused, match=r"far\.internal cannot be resolved"):
+        net.bench.plan("netem", A, spec=spec)
+    assert net.bench.residue() == []
+
+
+@pytest.mark.vm("debian-13")
 def test_bad_input_changes_nothing(net: Net) -> None:
     before = net.dump()
     cases: list[tuple[dict[str, object], type[Exception], str]] = [

@@ -208,6 +208,11 @@ class TcFilters(StepBase):
     flows: tuple[Flow, ...] = Field(min_length=1)
     but: tuple[Flow, ...] = ()
     act: AnyAct
+    names: tuple[Flow, ...] = Field(
+        default=(), description="flows by name, whose addresses are among `flows`"
+    )
+    refresh_s: float = Field(default=0, ge=0, description="the names are resolved again so often")
+    resolver_pid: int | None = Field(default=None, description="whose name servers are asked")
 
     def key(self) -> str:
         return f"tc:{self.netns.cookie}:{self.ifindex}"

@@ -160,6 +160,12 @@ def test_a_name_is_all_its_addresses() -> None:
         "10.0.0.1/32:5432/tcp", "10.0.0.2/32:5432/tcp", "[fd00::2]/128:5432/tcp", "10.1.0.0/16",
     ]  # fmt: skip
     assert [flow.text() for flow in step.but] == ["10.0.0.9/32"]
+    assert [flow.text() for flow in step.names] == ["db.internal:5432/tcp"]
+    assert (step.refresh_s, step.resolver_pid) == (30, None)
+    never = filters(plan("netem", {**spec, "refresh": "0s"}, names=names, processes=((7, 1),)))[0]
+    assert (never.refresh_s, never.resolver_pid) == (0, 7)
+    plain = filters(plan("netem", {"delay": "1ms", "to": "10.0.0.1"}))[0]
+    assert (plain.names, plain.refresh_s) == ((), 0)
     with pytest.raises(Refused, match=r"db\.internal has no address"):
         plan("netem", spec)
 
@@ -214,6 +220,17 @@ def test_two_faults_compose_when_no_packet_is_meant_by_both() -> None:
     assert not overlap({"to": "10.0.0.0/8"}, {"to": "10.0.0.0/8", "direction": "ingress"})
     # an exception of the one would hold for the other as well
     assert overlap({"to": "10.0.0.0/8", "but": "11.0.0.1"}, {"to": "11.0.0.0/8"})
+
+
+def test_new_addresses_of_a_name_are_in_the_evidence() -> None:
+    kind = kind_named("partition")
+    (step, _) = plan("partition", {}).steps
+    data = {"matched": {"packets": 1, "bytes": 1}, "addresses": ["10.0.0.7/32"], "unresolved": ""}
+    spec = kind.spec.model_validate({})
+    found = kind.evidence(spec, (Measured(step, data),))
+    assert found.details == {"new_addresses": ["10.0.0.7/32"]}
+    found = kind.evidence(spec, (Measured(step, {**data, "unresolved": "no answer"}),))
+    assert found.details["unresolved"] == "no answer"
 
 
 def test_evidence_counts_what_was_hit() -> None:
