@@ -88,6 +88,12 @@ struct fc_scratch {
 	__u8 name[FC_NAME_BYTES];
 	__u8 starts[FC_NAME_BYTES]; /* where labels begin */
 	__u8 packet[FC_PACKET_BYTES];
+	/*
+	 * Where the loops are: here and not on the stack, since verifiers before 6.7 look at a
+	 * bpf_loop's body once only, and would take what they know of its first round for all.
+	 */
+	__u32 at, done, left, chosen;
+	__u64 hash;
 };
 
 struct {
@@ -119,55 +125,46 @@ static __always_inline struct fc_scratch *fc_scratch(void)
 
 /* ---- names ---- */
 
-struct fc_walk {
-	__u32 at, done;
-};
-
-static long fc_label(__u32 index, struct fc_walk *walk)
+static long fc_label(__u32 index, void *unused)
 {
 	struct fc_scratch *scratch = fc_scratch();
-	__u32 at = walk->at;
 
-	if (!scratch || at >= FC_NAME_BYTES)
+	if (!scratch || scratch->at >= FC_NAME_BYTES)
 		return 1;
+	__u32 at = scratch->at;
 	__u8 length = scratch->name[at & 0xff];
 
 	if (length == 0) {
-		walk->done = 1;
+		scratch->done = 1;
 		return 1;
 	}
 	if (length > 63)
 		return 1; /* a pointer: not in a question */
 	scratch->starts[at & 0xff] = 1;
-	walk->at = at + length + 1;
+	scratch->at = at + length + 1;
 	return 0;
 }
 
-struct fc_ends {
-	__u32 left, chosen;
-	__u64 hash;
-};
-
-static long fc_end(__u32 index, struct fc_ends *ends)
+static long fc_end(__u32 index, void *unused)
 {
 	struct fc_scratch *scratch = fc_scratch();
-	__u32 at = ends->left - 1;
 
-	if (!scratch || !ends->left)
+	if (!scratch || !scratch->left)
 		return 1;
-	ends->left = at;
+	__u32 at = scratch->left - 1;
 	__u8 c = scratch->name[at & 0xff];
 
+	scratch->left = at;
 	if (c >= 'A' && c <= 'Z')
 		c += 'a' - 'A';
-	ends->hash = (ends->hash ^ c) * FC_HASH_PRIME;
+	scratch->hash = (scratch->hash ^ c) * FC_HASH_PRIME;
 	if (!scratch->starts[at & 0xff])
 		return 0;
-	__u64 key = ends->hash;
+	__u64 key = scratch->hash;
 	__u32 *found = bpf_map_lookup_elem(&fc_dns_names, &key);
 
 	if (found && *found & (at ? FC_NAME_BELOW : FC_NAME_SELF)) {
-		ends->chosen = 1;
+		scratch->chosen = 1;
 		return 1;
 	}
 	return 0;
@@ -177,8 +174,6 @@ static long fc_end(__u32 index, struct fc_ends *ends)
 static __always_inline __u32 fc_chosen(struct __sk_buff *skb, __u32 offset)
 {
 	struct fc_scratch *scratch = fc_scratch();
-	struct fc_walk walk = {};
-	struct fc_ends ends = {.hash = FC_HASH_START};
 	__u32 length = skb->len - offset;
 
 	if (!scratch || offset >= skb->len)
@@ -191,14 +186,16 @@ static __always_inline __u32 fc_chosen(struct __sk_buff *skb, __u32 offset)
 	if (length < 1 || length > FC_NAME_BYTES - 1 ||
 	    bpf_skb_load_bytes(skb, offset, scratch->name, length))
 		return 0;
-	bpf_loop(128, fc_label, &walk, 0);
-	if (!walk.done)
+	scratch->at = scratch->done = scratch->chosen = 0;
+	bpf_loop(128, fc_label, NULL, 0);
+	if (!scratch->done)
 		return 0;
 	if (fc_dns.everything)
-		return walk.at + 1;
-	ends.left = walk.at;
-	bpf_loop(FC_NAME_BYTES, fc_end, &ends, 0);
-	return ends.chosen ? walk.at + 1 : 0;
+		return scratch->at + 1;
+	scratch->left = scratch->at;
+	scratch->hash = FC_HASH_START;
+	bpf_loop(FC_NAME_BYTES, fc_end, NULL, 0);
+	return scratch->chosen ? scratch->at + 1 : 0;
 }
 
 /* ---- finding the question ---- */
