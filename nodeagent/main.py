@@ -84,7 +84,7 @@ def say_left(failed: list[tuple[str, str]]) -> None:
 def say_booted(agent: Agent) -> None:
     """Log what was armed when the node went down."""
     for fault in agent.before_boot:
-        said = f"{fault.id} ({fault.kind}) was {fault.state} when the node went down"
+        said = f"{fault.id} ({fault.kind}) had not ended when the node went down"
         print(f"faultd: {said}; the node has booted again", file=sys.stderr, flush=True)
 
 

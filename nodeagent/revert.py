@@ -69,7 +69,9 @@ class Reverter:
         Raises the first error after all steps were tried; the fault then stays
         `reverting` with its error in the journal, for the next attempt.
         """
-        reason = fault.end_reason or reason  # the first cause stands, whoever tries again
+        if fault.end_reason is not EndReason.AGENT_LOST or reason is not EndReason.REBOOTED:
+            # The first cause stands, whoever tries again; but an orderly reboot ends the agent.
+            reason = fault.end_reason or reason
         laps = Laps()
         self._mark_reverting(fault, reason)
         laps.done("mark")

@@ -11,11 +11,14 @@ from typing import Any
 
 from nodeagent.backends import Outcome, Peer, Prior, Runtime
 from nodeagent.bind.systemd import systemctl
-from nodeagent.model.errors import FaultError, Refused
+from nodeagent.model.errors import BackendError, FaultError, Refused
 from nodeagent.model.steps import Status, StepBase
 from nodeagent.model.steps.machine import NodeDown
 
 SYSRQ = Path("/proc/sysrq-trigger")
+MARKS = Path("/run/faultctl")
+"""Where it is noted that a node is going down: an orderly reboot ends the agent before the node,
+and whoever reverts then must not call the fault ended. It goes with the boot."""
 PANIC = Path("/proc/sys/kernel/panic")
 
 
@@ -27,22 +30,23 @@ def backends(runtime: Runtime) -> dict[type[StepBase], Any]:
 class _Fuse:
     """Takes the node down after a while, unless it is put out before."""
 
-    def __init__(self, step: NodeDown) -> None:
-        self._step = step
+    def __init__(self, step: NodeDown, mark: Path) -> None:
+        self._step, self._mark = step, mark
         self._out = threading.Event()
         self.failed = ""
-        self.gone = False
         self._thread = threading.Thread(target=self._run, name="node-down", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         if self._out.wait(self._step.delay_ms / 1000):
             return
-        self.gone = True
         try:
+            self._mark.parent.mkdir(mode=0o700, exist_ok=True)
+            self._mark.touch(mode=0o600)
             take_down(self._step)
         except (FaultError, OSError) as exc:
             self.failed = str(exc)
+            self._mark.unlink(missing_ok=True)
             print(f"faultd: the node was not taken down: {exc}", file=sys.stderr, flush=True)
 
     def put_out(self) -> None:
@@ -69,27 +73,39 @@ class DownBackend:
     def __init__(self) -> None:
         self._fuse: _Fuse | None = None
 
+    @staticmethod
+    def _mark(prior: Prior) -> Path:
+        return MARKS / f"node-down-{prior['fault']}"
+
     def observe(self, fault_id: str, step: NodeDown, peers: Sequence[Peer]) -> Prior:
         if step.how != "orderly" and not os.access(SYSRQ, os.W_OK):
             raise Refused("the node cannot be taken down", f"{SYSRQ} cannot be written")
-        return {"boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip()}
+        return {"fault": fault_id}
 
     def status(self, step: NodeDown, prior: Prior, peers: Sequence[Peer]) -> Status:
-        return Status.PRIOR if self._fuse is None else Status.OURS
+        if self._fuse is not None or self._mark(prior).exists():
+            return Status.OURS
+        return Status.PRIOR
 
     def apply(self, fault_id: str, step: NodeDown, prior: Prior, peers: Sequence[Peer]) -> Outcome:
         if self._fuse is None:
-            self._fuse = _Fuse(step)
+            self._fuse = _Fuse(step, self._mark(prior))
         return {}
 
     def undo(self, fault_id: str, step: NodeDown, prior: Prior, peers: Sequence[Peer]) -> None:
-        fuse, self._fuse = self._fuse, None
-        if fuse is not None:
-            fuse.put_out()
+        if self._fuse is not None:
+            self._fuse.put_out()
+        if self._mark(prior).exists():
+            raise BackendError(
+                "the node is going down already",
+                "that cannot be called off",
+                "the fault ends with the boot",
+            )
+        self._fuse = None
 
     def measure(self, fault_id: str, step: NodeDown, prior: Prior) -> dict[str, Any]:
         fuse = self._fuse
         return {
-            "waiting": fuse is not None and not fuse.gone,
+            "waiting": not self._mark(prior).exists(),
             "failed": fuse.failed if fuse is not None else "",
         }

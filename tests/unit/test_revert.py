@@ -208,6 +208,18 @@ def test_foreign_state_is_never_overwritten_and_the_rest_is_reverted(core: Core)
     assert core.journal.fault("f-1").error == ""
 
 
+def test_what_an_agent_that_a_reboot_ended_could_not_revert_ended_with_the_boot(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core.apply("f-1", SetValue(name="a", value="x"))
+    core.kernel.put("a", "somebody else's")
+    with pytest.raises(ForeignState):
+        core.executor.revert("f-1", EndReason.AGENT_LOST)
+    monkeypatch.setattr(revert_module, "boot_id", lambda: "the next one")
+    assert core.executor.recover() == []
+    assert core.journal.fault("f-1").end_reason is EndReason.REBOOTED
+
+
 def test_a_step_that_lies_about_its_undo_is_caught(core: Core) -> None:
     core.apply("f-1", SetValue(name="a", value="x"))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -19,12 +19,10 @@ COMMANDS: dict[str, str] = {
 class NodeDown(StepBase):
     """After a delay the node goes down, once; only a boot ends that.
 
-    Until then a revert, and the agent's death, call it off. reboot_after_s: what
+    Until the delay is over a revert, and the agent's death, call it off. reboot_after_s: what
     kernel.panic is set to before a panic, so that the kernel boots again by itself
     (Documentation/admin-guide/sysctl/kernel.rst); None leaves it.
     """
-
-    ephemeral: ClassVar[bool] = True
 
     op: Literal["node_down"] = "node_down"
     how: How

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from nodeagent.backends import machine
 from nodeagent.backends.machine import DownBackend
 from nodeagent.faults import kind_named
-from nodeagent.model.errors import InvalidSpec, Refused
+from nodeagent.model.errors import BackendError, InvalidSpec, Refused
 from nodeagent.model.facts import Facts
 from nodeagent.model.kind import Measured
 from nodeagent.model.machine import MachineBinding
@@ -106,8 +107,9 @@ def test_what_makes_no_sense_is_refused(kind: str, spec: dict[str, Any]) -> None
 
 
 @pytest.fixture
-def acts(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+def acts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> threading.Event:
     acted = threading.Event()
+    monkeypatch.setattr(machine, "MARKS", tmp_path / "run")
     monkeypatch.setattr(machine, "take_down", lambda step: acted.set())
     return acted
 
@@ -125,22 +127,35 @@ def test_a_revert_in_time_calls_it_off(acts: threading.Event) -> None:
     assert not acts.wait(0.6)
 
 
-def test_it_acts_when_its_time_has_come(acts: threading.Event) -> None:
+def test_a_node_that_goes_down_is_not_called_off_by_who_is_ended_first(
+    acts: threading.Event,
+) -> None:
     step, backend = NodeDown(how="orderly", delay_ms=1), DownBackend()
-    backend.apply("f", step, backend.observe("f", step, ()), ())
+    prior = backend.observe("f-1", step, ())
+    backend.apply("f-1", step, prior, ())
     assert acts.wait(10)
+    for one in (backend, DownBackend()):  # the agent, and its guardian
+        assert one.status(step, prior, ()) is Status.OURS
+        with pytest.raises(BackendError, match="going down already"):
+            one.undo("f-1", step, prior, ())
+    assert backend.measure("f-1", step, prior) == {"waiting": False, "failed": ""}
 
 
-def test_a_node_that_did_not_go_down_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_did_not_go_down_says_why(
+    monkeypatch: pytest.MonkeyPatch, acts: threading.Event
+) -> None:
     def fails(step: NodeDown) -> None:
         raise OSError(1, "Operation not permitted")
 
     monkeypatch.setattr(machine, "take_down", fails)
     step, backend = NodeDown(how="orderly", delay_ms=1), DownBackend()
-    backend.apply("f", step, {}, ())
+    prior = backend.observe("f-1", step, ())
+    backend.apply("f-1", step, prior, ())
     assert backend._fuse is not None
     backend._fuse._thread.join(10)
-    data = backend.measure("f", step, {})
+    data = backend.measure("f-1", step, prior)
     found = kind_named("reboot").evidence(None, (Measured(step, data),))
     assert not found.biting
     assert "Operation not permitted" in found.statements[0]
+    backend.undo("f-1", step, prior, ())
+    assert backend.status(step, prior, ()) is Status.PRIOR
