@@ -27,6 +27,7 @@ from nodeagent.bpf_inventory import inventory
 from nodeagent.encode.dm import DevNum, Table, format_table
 from nodeagent.fault_point_fingerprint import fault_points
 from nodeagent.journal import JOURNAL_NAME
+from nodeagent.kubelet_fingerprint import kubelet_files
 from nodeagent.machine_fingerprint import clock, units
 from nodeagent.model.errors import Refused
 from nodeagent.net_fingerprint import network
@@ -77,6 +78,7 @@ def fingerprint(
         "nofile": sorted(_nofile()),
         "files": {
             "run": tree(_RUN),
+            "kubelet": kubelet_files(),
             "fills": sorted(_fills()),
             "state": [name for name in tree(state_dir) if not name.startswith(JOURNAL_NAME)],
             "dev": sorted(p.name for p in Path("/dev").iterdir() if MARK in p.name),

@@ -32,6 +32,7 @@ def test_what_is_asked_for_is_valid(case: table.Case) -> None:
         "file": {"type": "file", "file": "/x"},
         "process": {"type": "pid", "pid": 1},
         "cgroup": {"type": "cgroup", "cgroup": "/kill"},
+        "kubelet": {"type": "node"},
         "fs": {"type": "volume", "volume": "/mnt/data"},
         "netns": {"type": "netns", "netns": "/run/netns/kill"},
         "node": {"type": "node"},

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from guest_kill_kit import STATE, Child
+from guest_kill_kubelet import SET_UP as KUBELET
+from guest_kill_kubelet import TEAR_DOWN as NO_KUBELET
 from kill_cases import Case
 
 from nodeagent import crashpoint
@@ -41,6 +43,7 @@ if command -v bpftool >/dev/null; then bpftool prog | grep -c name; fi
 ip -n kill link | grep -v link/; tc -n kill qdisc; tc -n kill filter show dev eth0 egress
 tc -n kill filter show dev eth0 ingress
 ip netns exec kill sysctl net.ipv4 net.ipv6
+cat /run/kubelet.threshold
 ip -n kill addr | sed 's, tentative,,'; ip -n kill route; ip -n kill -6 route; ip netns exec kill ss -Hlntu
 ip netns exec kill sh -c 'cat /proc/sys/net/netfilter/nf_conntrack_count 2>/dev/null || echo 0'
 true"""
@@ -102,6 +105,7 @@ def set_up() -> None:
     sleeper()
     sh("sh", "-ec", NETNS)
     sh("sh", "-ec", CGROUP)
+    sh("sh", "-ec", KUBELET)
     if is_running():
         sh("sh", "-ec", SERVICE)
 
@@ -112,6 +116,7 @@ def tear_down() -> None:
     sleeper().wait()
     sh("ip", "netns", "del", "kill")
     sh("rmdir", "/sys/fs/cgroup/kill")
+    sh("sh", "-ec", NO_KUBELET)
     sh("umount", str(MOUNT))
     sh("e2fsck", "-f", "-n", "/dev/mapper/data")
     sh("dmsetup", "remove", "data", "raw")
@@ -134,6 +139,7 @@ def request(chosen: Case, ident: str) -> FaultRequest:
         "raw": {"type": "device", "device": "/dev/mapper/raw"},
         "process": {"type": "pid", "pid": sleeper().pid},
         "cgroup": {"type": "cgroup", "cgroup": "/kill"},
+        "kubelet": {"type": "node"},
         "fs": {"type": "volume", "volume": str(MOUNT)},
         "netns": {"type": "netns", "netns": "/run/netns/kill"},
         "node": {"type": "node"},

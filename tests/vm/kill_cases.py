@@ -21,7 +21,8 @@ class Case:
 
     target: `file` (on a mounted ext4), `mounted` (its volume), `raw` (a prepared volume that
     nobody uses, for what a file system does not survive), `process` (one that sleeps), `cgroup`
-    (with limits of its own), `fs` (the mounted ext4 as such), `netns`, `node` or `unit`.
+    (with limits of its own), `kubelet` (a supervised process), `fs` (the mounted ext4 as such),
+    `netns`, `node` or `unit`.
     on: flavours that must arm it; on the others its plan must be refused. heals: a write to
     it is answered by the agent with a change of the armed step, and ends the fault.
     systemd: it is armed on nodes that have systemd as process 1, and refused on the others.
@@ -89,6 +90,7 @@ CASES = (
     Case("reboot", "systemctl", "node", NOWHERE, acknowledge=("reboot",)),
     Case("reboot", "sysrq", "node", NOWHERE, {"how": "sudden"}, acknowledge=("reboot",)),
     Case("panic", "sysrq", "node", NOWHERE, acknowledge=("panic", "stays-down")),
+    Case("kubelet-eviction", "config-file", "kubelet", acknowledge=("evicts-pods",)),
     Case("fd-exhaust", "prlimit", "process", spec={"leave": 3, "hard": True}),
     Case("pid-exhaust", "pids-max", "cgroup", spec={"leave": 2}),
     Case("inode-exhaust", "empty-files", "fs", spec={"take": 200}),

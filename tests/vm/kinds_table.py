@@ -32,6 +32,7 @@ KINDS: dict[str, dict[str, dict[str, str]]] = {
     "inode-exhaust": {"empty-files": {}},
     "dns": {"tc-answer": {}, "tc-delay": {}},
     "kill": {"signal": {}},
+    "kubelet-eviction": {"config-file": {}},
     "latent-sector": {
         "bpf-bio": _NO_INJECTION,
         "dm-dust": _NO_DUST,
