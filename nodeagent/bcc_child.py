@@ -17,6 +17,7 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -114,15 +115,15 @@ class CompileError(ValueError):
 def words_of_the_compiler() -> Iterator[Callable[[], str]]:
     """Everything that is printed meanwhile; it also goes to the agent at the end."""
     with tempfile.TemporaryFile() as log:
-        kept = os.dup(2)
+        kept = os.dup(1), os.dup(2)
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
         try:
             yield lambda: os.pread(log.fileno(), MAX_LOG, 0).decode(errors="replace")
         finally:
-            os.dup2(kept, 1)
-            os.dup2(kept, 2)
-            os.close(kept)
+            for fd, to in zip(kept, (1, 2), strict=True):
+                os.dup2(fd, to)
+                os.close(fd)
 
 
 def compile_text(text: str) -> dict[str, bytes]:
@@ -182,19 +183,24 @@ def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     """From a request to instructions by function. Raises OSError, ValueError, KeyError.
 
     source, files: what to compile; maps: names, in the order of their numbers; btf: a file, or
-    headers: a folder or an archive.
+    headers: a folder or an archive; layouts: what an earlier child found in those.
     """
     source = flatten(request["source"], request["files"])
-    wanted = source.wanted()
+    wanted = source.wanted(os.uname().machine)
     if request["btf"]:
         kernel = layouts(Path(request["btf"]).read_bytes(), wanted)
+    elif request["layouts"]:
+        kernel = {name: Layout(**one) for name, one in request["layouts"].items()}
     else:
         kernel = layouts_of_headers(request["headers"], folder / "headers", wanted)
     stubs = folder / "stubs"
     write_stubs(stubs)
     os.environ["BCC_KERNEL_SOURCE"] = str(stubs)
     programs = compile_text(render(source, kernel, tuple(request["maps"])))
-    return {"programs": {name: code.hex() for name, code in programs.items()}}
+    return {
+        "programs": {name: code.hex() for name, code in programs.items()},
+        "layouts": {name: asdict(one) for name, one in kernel.items()},
+    }
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ from nodeagent.backends.libbpf import (
 )
 from nodeagent.encode.bpf_link import Linked, link, returned_constant
 from nodeagent.encode.bpf_source import Source, flatten, size_function
-from nodeagent.model.bpf import BY_EITHER
+from nodeagent.model.bpf import BY_EITHER, WITHOUT_BTF
 from nodeagent.model.errors import BackendError, FaultError, Refused
 
 COMPILE_TIMEOUT_S = 600.0
@@ -95,6 +95,7 @@ class BccLoader:
         self._maps = maps
         self._btf = btf
         self._lock = threading.Lock()
+        self._layouts: dict[str, Any] = {}
         self._compiled: dict[str, tuple[Source, dict[str, bytes]]] = {}
 
     def load(self, want: Want) -> int:
@@ -118,7 +119,7 @@ class BccLoader:
     def prepare(self) -> None:
         """Compile everything now: a compilation takes seconds, which no mutation should wait
         for. What cannot be compiled is said when it is asked for."""
-        for name in sorted(BY_EITHER):
+        for name in sorted(BY_EITHER if self._btf.exists() else WITHOUT_BTF):
             with suppress(FaultError):
                 self._programs(name)
 
@@ -141,11 +142,14 @@ class BccLoader:
             "maps": list(self._maps),
             "btf": str(self._btf) if self._btf.exists() else "",
             "headers": kernel_headers(),
+            "layouts": self._layouts,
         }
-        return source, _compile(what, request)
+        answer = _compile(what, request)
+        self._layouts = answer["layouts"]
+        return source, {name: bytes.fromhex(code) for name, code in answer["programs"].items()}
 
 
-def _compile(what: str, request: dict[str, Any]) -> dict[str, bytes]:
+def _compile(what: str, request: dict[str, Any]) -> dict[str, Any]:
     """Run the child. Raises VerifierRejected with the compiler's first error, BackendError."""
     try:
         done = subprocess.run(
@@ -164,7 +168,8 @@ def _compile(what: str, request: dict[str, Any]) -> dict[str, bytes]:
         raise BackendError(what, f"its process ended without an answer: {exc}") from exc
     if "error" in answer:
         raise VerifierRejected(what, answer["error"], answer["log"] or done.stderr)
-    return {name: bytes.fromhex(code) for name, code in answer["programs"].items()}
+    found: dict[str, Any] = answer
+    return found
 
 
 def _library() -> ctypes.CDLL:

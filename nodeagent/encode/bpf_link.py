@@ -66,7 +66,7 @@ def link(
     places = {n: starts.get(f"{s.name}_sub", 0) for n, s in enumerate(subprograms)}
     code = b"".join(_patched(programs[n], starts[n], places, maps, presets) for n in order)
     by_name = {f"{s.name}_sub": s for s in subprograms}
-    btf, ids = _btf([by_name.get(name) for name in order], sizes)
+    btf, ids = _btf(main, [by_name.get(name) for name in order], sizes)
     info = b"".join(struct.pack("=II", starts[n], i) for n, i in zip(order, ids, strict=True))
     return Linked(code, btf, info)
 
@@ -173,9 +173,12 @@ class _Types:
 
 
 def _btf(
-    functions: Sequence[Subprogram | None], sizes: Mapping[str, int]
+    main: str, functions: Sequence[Subprogram | None], sizes: Mapping[str, int]
 ) -> tuple[bytes, list[int]]:
-    """The BTF of a program's functions, and the type id of each; None is the program itself."""
+    """The BTF of a program's functions, and the type id of each; None is the program itself.
+
+    Its name is what bpftool shows.
+    """
     types = _Types()
     signed = types.add("int", _INT, 0, 4, struct.pack("=I", 1 << 24 | 32))
     number = types.add("u64", _INT, 0, 8, struct.pack("=I", 64))
@@ -191,5 +194,5 @@ def _btf(
         named = [(types.name(f"a{n}"), kind) for n, kind in enumerate(kinds)]
         parameters = b"".join(struct.pack("=II", *one) for one in named)
         proto = types.add("", _FUNC_PROTO, len(kinds), signed, parameters)
-        ids.append(types.add(function.name if function else "program", _FUNC, _GLOBAL, proto))
+        ids.append(types.add(function.name if function else main, _FUNC, _GLOBAL, proto))
     return types.blob(), ids

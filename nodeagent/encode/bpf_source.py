@@ -19,6 +19,9 @@ CALL_MARK = 0x46440000
 ARGUMENT_MARK = 0x46450000
 """Functions that do not exist: numbers that the linker finds again in the instructions."""
 
+FLAVOURS = {"x86_64": "x86", "aarch64": "arm64"}
+"""Architectures, and how the flavours of structures are called that only they have."""
+
 _PUSH = "#pragma clang attribute push"
 _POP = "#pragma clang attribute pop"
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
@@ -58,10 +61,16 @@ class Source:
     subprograms: tuple[Subprogram, ...]
     presets: tuple[str, ...]
 
-    def wanted(self) -> dict[str, tuple[str, ...]]:
-        """Structures and members by their names in the kernel, for btf_layout.layouts()."""
+    def wanted(self, arch: str) -> dict[str, tuple[str, ...]]:
+        """Structures and members by their names in the kernel, for btf_layout.layouts().
+
+        arch: uname -m; flavours of another architecture are left out.
+        """
         found: dict[str, tuple[str, ...]] = {}
         for name, members in self.structs.items():
+            flavour = name.partition("___")[2]
+            if flavour in FLAVOURS.values() and FLAVOURS.get(arch) != flavour:
+                continue
             found[kernel_name(name)] = (
                 *found.get(kernel_name(name), ()),
                 *(member.name for member in members),

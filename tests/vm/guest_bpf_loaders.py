@@ -55,12 +55,12 @@ def both_layouts() -> dict[str, Any]:
     """Members of the kernel's structures by its headers (in a child), and by its BTF."""
     if len(sys.argv) > 2:
         bcc_child.own_tmp()
-        wanted = flatten("syscall_kprobe.bpf.c", source_files()).wanted()
+        wanted = flatten("syscall_kprobe.bpf.c", source_files()).wanted("x86_64")
         found = bcc_child.layouts_of_headers(kernel_headers(), Path("/tmp/headers"), wanted)
         return shown(found)
     argv = [sys.executable, __file__, "both_layouts", "headers"]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
-    wanted = flatten("syscall_kprobe.bpf.c", source_files()).wanted()
+    wanted = flatten("syscall_kprobe.bpf.c", source_files()).wanted("x86_64")
     btf = layouts(BTF_VMLINUX.read_bytes(), wanted)
     return {
         "headers": json.loads(done.stdout),

@@ -152,7 +152,7 @@ def test_the_btf_tells_the_verifier_what_the_functions_take(tmp_path: Path) -> N
     by_id = {one["id"]: one for one in types}
     functions = [one for one in types if one["kind"] == "FUNC"]
     assert [(f["name"], f["linkage"]) for f in functions] == [
-        ("program", "global"),
+        ("main", "global"),
         ("add", "global"),
     ]
     ids = [number for _, number in struct.iter_unpack("=II", found.func_info)]

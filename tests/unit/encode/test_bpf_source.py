@@ -51,7 +51,7 @@ def test_a_source_is_taken_apart() -> None:
         "one": ["a", "b"],
         "three___old": ["x", "y"],
     }
-    assert found.wanted() == {"one": ("a", "b"), "three": ("x", "y")}
+    assert found.wanted("x86_64") == {"one": ("a", "b"), "three": ("x", "y")}
     assert found.optional == {("three___old", "y")}
     assert found.presets == ("fc_number",)
     assert found.subprograms == (Subprogram("twice", ("", "struct fc_thing")),)
@@ -89,7 +89,7 @@ def test_our_sources_are_understood(name: str) -> None:
     assert source.structs.keys() >= {"task_struct", "file", "pt_regs___x86"}
     kernel = {
         kernel: Layout(4096, {m: 8 * n for n, m in enumerate(members)})
-        for kernel, members in source.wanted().items()
+        for kernel, members in source.wanted("x86_64").items()
     }
     text = render(source, kernel, ())
     assert "preserve_access_index" not in text.partition("#else")[2]
@@ -121,7 +121,7 @@ def test_what_is_no_btf_is_said() -> None:
     not VMLINUX.exists() or shutil.which("pahole") is None, reason="no BTF here, or no pahole"
 )
 def test_this_kernels_layout_is_what_pahole_says() -> None:
-    wanted = flatten("syscall_lsm.bpf.c", FILES).wanted()
+    wanted = flatten("syscall_lsm.bpf.c", FILES).wanted("x86_64")
     found = layouts(VMLINUX.read_bytes(), wanted)
     assert len(found) > 15
     for name in ("task_struct", "dentry", "inode", "sock_common", "file", "pt_regs", "mount"):
