@@ -25,6 +25,10 @@ HEADS = {
 SANDBOX = """
 set -e
 mkdir -p {cg}/{pause}
+at={top}
+for name in $(echo {head} | tr / ' '); do
+  at=$at/$name; echo '+cpu +memory +io +pids' > $at/cgroup.subtree_control
+done
 cp /bin/sleep /tmp/pause
 setsid unshare -n sh -c 'echo $$ > {cg}/{pause}/cgroup.procs; exec /tmp/pause 100000' \
   >/dev/null 2>&1 </dev/null &
@@ -105,7 +109,9 @@ def pod(bench: Bench, driver: str, volume: str) -> Iterator[Pod]:
     made = Pod(bench, HEADS[driver], volume)
     bench.node.sh(f"echo '+cpu +memory +io +pids' > {CGROUPS}/cgroup.subtree_control")
     try:
-        script = SANDBOX.format(cg=made.cgroup, pause=PAUSE, host=HOST_IP, ip=POD_IP)
+        script = SANDBOX.format(
+            cg=made.cgroup, top=CGROUPS, head=made.head, pause=PAUSE, host=HOST_IP, ip=POD_IP
+        )
         made.sandbox = int(bench.node.sh(script, timeout=60).split()[-1])
         made.start()
         yield made
