@@ -134,7 +134,10 @@ def install(access: Access, /, timeout: str, valid: str, **values: Any) -> None:
 @revert_option
 @click.pass_obj
 def upgrade(access: Access, /, timeout: str, revert: bool, **values: Any) -> None:
-    """Change the agents, node by node; refuses while faults are armed."""
+    """Change the agents, node by node; refuses while faults are armed.
+
+    Image, pull policy and nodes stay as they are unless they are named.
+    """
     from controller.kube.deploy import upgrade as work
 
     done = work(access.deployment(timeout), options_from(values), revert=revert)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -72,12 +72,15 @@ def install(at: Deployment, options: Options, valid: timedelta = deploy_certs.VA
 
 
 def upgrade(at: Deployment, options: Options, *, revert: bool = False) -> Rollout:
-    """Change an installation, node by node. Raises Refused while faults are armed."""
+    """Change an installation, node by node. Raises Refused while faults are armed.
+
+    What the options leave open (image, pull policy, nodes) stays as it is.
+    """
     present = daemonset(at.cluster)
     if present is None:
         raise Refused("faultctl is not installed in this cluster", "", "faultctl deploy install")
     quiet(at, revert=revert)
-    _apply(at, installed(options))
+    _apply(at, installed(_kept(present, options)))
     return wait(at)
 
 
@@ -86,7 +89,7 @@ def uninstall(at: Deployment, options: Options, *, revert: bool = False) -> None
     present = daemonset(at.cluster)
     if present is not None:
         quiet(at, revert=revert)
-        options = _image_of(present, options)
+        options = _kept(present, options)
         at.progress("ending the agents")
         _end(at, FAULTD)
     elif daemonset(at.cluster, CLEAN) is None and _namespace(at.cluster) is None:
@@ -250,12 +253,13 @@ def _labels(found: Object) -> str:
     return ",".join(f"{key}={value}" for key, value in selector.items()) or "none"
 
 
-def _image_of(present: Object, options: Options) -> Options:
-    """What is there cleans up after itself: the same image, on the same nodes."""
+def _kept(present: Object, options: Options) -> Options:
+    """The options, with what they leave open as it is in the cluster."""
     spec = present["spec"]["template"]["spec"]
     container = spec["containers"][0]
-    return Options(
+    return replace(
+        options,
         image=options.image or container["image"],
         pull_policy=options.pull_policy or container["imagePullPolicy"],
-        nodes=tuple((spec.get("nodeSelector") or {}).items()),
+        nodes=options.nodes or tuple((spec.get("nodeSelector") or {}).items()),
     )

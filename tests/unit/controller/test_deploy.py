@@ -84,6 +84,15 @@ def test_image_policy_and_nodes_are_the_users_in_every_daemonset() -> None:
         assert spec["nodeSelector"] == {"kubernetes.io/os": "linux", "pool": "chaos"}
 
 
+def test_an_upgrade_keeps_what_it_is_not_told() -> None:
+    there = only(manifests.installed(manifests.Options("me/x:1", "Never", nodes=(("a", "b"),))),
+                 "DaemonSet")  # fmt: skip
+    kept = deploy._kept(there, manifests.Options(capabilities=True))
+    assert kept.image == "me/x:1" and kept.pull_policy == "Never" and kept.capabilities
+    assert dict(kept.nodes) == {"a": "b", "kubernetes.io/os": "linux"}
+    assert deploy._kept(there, manifests.Options(image="me/x:2")).image == "me/x:2"
+
+
 def test_all_files_below_daemonset_are_yaml_of_known_kinds() -> None:
     for path in manifests.home().rglob("*.yaml"):
         for one in yaml.safe_load_all(path.read_text()):
