@@ -116,9 +116,9 @@ def _hold(verdict: FaultVerdict | None, axis: Axis) -> dict[str, str] | None:
 
 
 def noise_lanes(lanes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One lane a kind of noise: it is background, not something to repair."""
+    """One lane a kind of noise that was there: it is background, not something to repair."""
     kinds: dict[str, list[dict[str, Any]]] = {}
-    for lane in lanes:
+    for lane in (each for each in lanes if each["bar"] is not None):
         kinds.setdefault(lane["kind"], []).append(lane)
     found = []
     for kind, members in sorted(kinds.items()):

@@ -120,12 +120,12 @@ class Shop:
             "tls_server_name": "localhost",
         }
         hold = self.hold(data)
-        data["duration"] = "8m"
+        data["duration"], data["late"] = "10m", "3m"
         data["faults"]["bad-page"]["at"] = f"{FAULT_AT_S}s"
         data["steady"] |= {"for": f"{hold}s", "share": "60%"}
         data["oracles"]["repaired"] |= {"hold": f"{hold}s", "cap": "4m"}
         for probe in data["probes"].values():
-            probe |= {"interval": "2s", "timeout": "40s"}
+            probe |= {"interval": "3s", "timeout": "60s"}
         return data
 
 

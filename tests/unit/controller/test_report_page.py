@@ -252,3 +252,15 @@ def test_charts_of_nothing() -> None:
 
 def test_page_of_the_files_alone(scored: Scored) -> None:
     assert isinstance(scored.run, RunFiles)
+
+
+def test_noise_that_was_never_there_is_not_counted(tmp_path: Path) -> None:
+    """A run that ended before all of its noise came."""
+    noise = [
+        planned(f"n{n}", f"n000{n}-1", role="noise", kind="netem", truth=None) for n in (1, 2, 3)
+    ]
+    there = [armed(5, "n1", role="noise"), armed(9, "n2", role="noise")]
+    found = scored_of(tmp_path, [planned(), armed(3), *noise, *there, *samples("orders", 0, 20)])
+    text = render(found)
+    assert "2 times" in text
+    assert "3 times" not in text
