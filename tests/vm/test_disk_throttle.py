@@ -30,7 +30,7 @@ def seconds(bench: Bench, cgroup: str, command: str) -> float:
 def test_the_disk_below_a_volume_on_a_partition(bench: Bench) -> None:
     with cgroups(bench, "victim", "neighbour"):
         bench.node.sh(
-            f"echo 'label: dos\\n,64M' | sfdisk -q {DISK}; partx -u {DISK} 2>/dev/null; "
+            f"printf '2048,131072\\n' | sfdisk -q --label dos {DISK} && sleep 1; "
             f"d=$(readlink -f {DISK}); mkfs.ext4 -q -F ${{d}}1; mkdir -p {MOUNT}; "
             f"mount ${{d}}1 {MOUNT}",
             timeout=60,
