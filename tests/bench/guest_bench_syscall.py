@@ -42,8 +42,8 @@ STRACED = 400
 
 
 def straced_ns() -> int:
-    """A call that strace injects into, for somebody else's sake: every millionth fails."""
-    inject = "inject=getpriority:error=EINVAL:when=1000000+1000000"
+    """A call that strace injects into, for somebody else's sake: only the 65,535th fails."""
+    inject = "inject=getpriority:error=EINVAL:when=65535"
     strace = ["strace", "-o", "/dev/null", "-e", "trace=getpriority", "-e", inject]
     child = [sys.executable, "-c", CHILD % (STRACED, STRACED)]
     return int(subprocess.run([*strace, *child], capture_output=True, check=True).stdout)
