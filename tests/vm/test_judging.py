@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 THERE = "/run/postgresql-example"
 FAULT_AT_S = 2
-LEASE_S = 10
+LEASE_S = 25
 """Of runs whose lease is outwaited, or whose node is lost: it is waited for that much longer."""
 
 pytestmark = [pytest.mark.vm("debian-13"), pytest.mark.timeout(900)]
