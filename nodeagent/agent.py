@@ -177,10 +177,10 @@ class Agent:
             return collect(self.executor, self.journal, self.backends, fault)
         return Evidence.model_validate({"counted": False, **fault.evidence})
 
-    def exposure(self, fault: FaultRow) -> Exposure:
-        """Who can still be hit by a fault. Raises OSError, ValueError."""
+    def exposure(self, fault: FaultRow, seconds: float) -> Exposure:
+        """Who can still be hit by a fault, looked for so long. Raises OSError, ValueError."""
         ours = () if self.ward.pid is None else (self.ward.pid,)
-        return exposed(BindNode(dm_table=self._base_table), fault.plan, ours)
+        return exposed(BindNode(dm_table=self._base_table), fault.plan, ours, seconds)
 
     def keep_evidence(self, fault: FaultRow) -> None:
         """Write the evidence into the journal; what cannot be had must not keep a fault alive."""

@@ -28,6 +28,8 @@ from protos import faultd_pb2_grpc as pb_grpc
 
 API_VERSION = 1
 WATCH_WAKE_S = 30.0
+EXPOSURE_S = 30.0
+"""The longest look for exposed processes; the caller's deadline shortens it."""
 
 
 class Faultd(pb_grpc.FaultdServicer):
@@ -174,7 +176,9 @@ class Faultd(pb_grpc.FaultdServicer):
         needed(id=request.id)
         row = self._agent.journal.fault(request.id)
         armed = row.state in (FaultState.APPLYING, FaultState.ARMED)
-        found = self._agent.exposure(row) if armed else Exposure()
+        left = context.time_remaining()
+        seconds = EXPOSURE_S if left is None else min(EXPOSURE_S, 0.8 * left)
+        found = self._agent.exposure(row, seconds) if armed else Exposure()
         return pb.ExposureReply(
             armed=armed, exposure_json=found.model_dump_json(), boottime_ns=boottime_ns()
         )

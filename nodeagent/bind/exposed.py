@@ -24,10 +24,13 @@ _MAP = re.compile(rb"^\S+ \S+ \S+ ([0-9a-f]+):([0-9a-f]+) (\d+)", re.MULTILINE)
 _Test = Callable[[Path], How | None]
 
 
-def exposed(node: Node, plan: Mapping[str, Any], ours: Iterable[int] = ()) -> Exposure:
+def exposed(
+    node: Node, plan: Mapping[str, Any], ours: Iterable[int] = (), seconds: float = MAX_SECONDS
+) -> Exposure:
     """Who can be hit by a fault with this plan now; `ours` are pids that do not count.
 
-    Raises OSError when /proc or a mount table cannot be read.
+    After so many seconds it ends as not complete. Raises OSError when /proc or a mount table
+    cannot be read.
     """
     test = _test_for(node, plan["binding"])
     if test is None:
@@ -35,7 +38,7 @@ def exposed(node: Node, plan: Mapping[str, Any], ours: Iterable[int] = ()) -> Ex
             return Exposure(workloads=(Workload(pid=0, comm="every process", how="node"),))
         return Exposure(known=False, note=f"nobody can say that of {plan['kind']}")
     found: list[Workload] = []
-    complete, deadline = True, time.monotonic() + MAX_SECONDS
+    complete, deadline = True, time.monotonic() + seconds
     skip = {os.getpid(), *ours}
     for pid in sorted(int(name) for name in os.listdir(node.proc) if name.isdigit()):
         if time.monotonic() > deadline or len(found) >= MAX_WORKLOADS:

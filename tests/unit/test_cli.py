@@ -514,10 +514,10 @@ def test_exposure_has_an_exit_code_of_its_own(
         (Exposure(known=False), 1),
         (Exposure(complete=False), 1),
     ):
-        monkeypatch.setattr(node.agent, "exposure", lambda row, found=found: found)
+        monkeypatch.setattr(node.agent, "exposure", lambda row, seconds, found=found: found)
         assert ctl("exposure", fault_id) == code
     capsys.readouterr()
-    monkeypatch.setattr(node.agent, "exposure", lambda row: Exposure(workloads=(user,)))
+    monkeypatch.setattr(node.agent, "exposure", lambda row, seconds: Exposure(workloads=(user,)))
     assert ctl("exposure", fault_id, "-o", "json") == 1
     told = json.loads(capsys.readouterr().out)
     assert (told["armed"], told["workloads"][0]["comm"]) == (True, "postgres")

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from nodeagent.bind import exposed as module
 from nodeagent.bind.exposed import _of_file_system, _Things, exposed
 from nodeagent.bind.node import Node
 from nodeagent.bind.process import start_ticks
@@ -106,6 +105,5 @@ def test_what_is_not_known_is_said_and_the_node_is_everybody() -> None:
     assert [w.how for w in everybody.workloads] == ["node"]
 
 
-def test_a_scan_that_is_cut_short_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_SECONDS", -1.0)
-    assert not exposed(NODE, plan({"netns": {"inode": 1}})).complete
+def test_a_scan_that_is_cut_short_says_so() -> None:
+    assert not exposed(NODE, plan({"netns": {"inode": 1}}), seconds=-1.0).complete
