@@ -127,14 +127,21 @@ def test_no_compiler_in_the_agent(vm_node: Node, bench: Bench) -> None:
 
 @pytest.mark.vm("full")
 @pytest.mark.slow
-def test_a_kernel_without_btf(vm_node: Node, bench: Bench) -> None:
-    """Its BTF is hidden; the headers that it carries serve. Only kprobes need no BTF."""
+def test_headers_and_btf_say_the_same(vm_node: Node) -> None:
+    """Where the members lie, by both sources; a kernel without BTF has only its headers."""
+    vm_node.push_code()
     found = in_guest(vm_node, "both_layouts")
     assert found["headers"] == found["btf"]
     assert len(found["btf"]) > 10
+
+
+@pytest.mark.vm("full")
+@pytest.mark.slow
+def test_a_kernel_without_btf(vm_node: Node, benches: Benches) -> None:
+    """Its BTF is hidden; the headers that it carries serve. Only kprobes need no BTF."""
     vm_node.sh("mount -t tmpfs none /sys/kernel/btf")
     try:
-        bare = Benches().of(vm_node, "--bpf-loader", "auto")
+        bare = benches.of(vm_node, "--bpf-loader", "auto")
         with kit.worker(bare, "pread", 2, 3) as hit:
             request = bare.request("syscall", hit.target, spec=by_libbpf.PREAD)
             plan, _ = bare.client.plan(request)

@@ -127,8 +127,8 @@ def test_arguments_are_called_what_the_kernel_calls_them(vm_node: Node) -> None:
         if not found[3].startswith("common_") and found[3] != "__syscall_nr":
             fields.setdefault(found[1], []).append((found[2], found[3]))
     width = {number: letter for letter, number in WIDTHS.items()}
-    letters = {"int": "i", "unsigned int": "u", "unsigned": "u", "umode_t": "m", "loff_t": "l", "off_t": "l",
-               "long": "l", "u32": "u", "__u32": "u", "pid_t": "i", "clockid_t": "i",
+    letters = {"int": "i", "unsigned int": "u", "unsigned": "u", "umode_t": "m", "loff_t": "l",
+               "off_t": "l", "long": "l", "u32": "u", "__u32": "u", "pid_t": "i", "clockid_t": "i",
                "const clockid_t": "i", "rwf_t": "i"}  # fmt: skip
     for name in table():
         entry = fields.get(f"new{name}") or fields.get(name) or fields.get(ENTRY.get(name, name))
