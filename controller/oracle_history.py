@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from controller.oracle_times import act_ns, node_end_ns
+from controller.oracle_times import act_ns, node_end_ns, told_act_ns
 from controller.records import (
     AgentEvent,
     AnyRecord,
@@ -191,10 +191,11 @@ def _timed(
         return story
     by = ended.by.removeprefix("remedy ")
     probe = series.get(remedies.get(by, ""), [])
+    seen = act_ns(armed, ended, probe)
     return replace(
         story,
         node_end_ns=node_end_ns(armed, ended, told, origin_ns),
-        act_ns=act_ns(armed, ended, probe),
+        act_ns=told_act_ns(armed, ended, told, origin_ns) if seen is None else seen,
     )
 
 

@@ -29,14 +29,42 @@ def node_end_ns(
     to it; never after its record, never before the fault was armed. None if it is not known."""
     if origin_ns is None:
         return None
+    told = list(records)
     node_ns = ended.node_ns
-    offsets: list[ClockOffset] = []
-    for record in records:
-        if isinstance(record, ClockOffset):
-            if record.node == ended.node:
-                offsets.append(record)
-        elif record.fault == ended.fault and node_ns is None and record.name in _END_EVENTS:
-            node_ns = record.node_ns
+    if node_ns is None:
+        node_ns = next((e.node_ns for e in _events(ended, told) if e.name in _END_EVENTS), None)
+    return _by_ours(node_ns, armed, ended, told, origin_ns)
+
+
+def told_act_ns(
+    armed: FaultArmed,
+    ended: FaultEnded,
+    records: Iterable[ClockOffset | AgentEvent],
+    origin_ns: int | None,
+) -> int | None:
+    """When the act was done by which the node saw that the fault is remedied: a write to the last
+    bad sector, say. The node takes the fault back only after it, and an operator who says at
+    once that it is repaired is right."""
+    if origin_ns is None or ended.reason != "remedied":
+        return None
+    told = list(records)
+    acts = (e.data.get("act_ns") for e in _events(ended, told) if e.name == "remedied")
+    found = next((ns for ns in acts if isinstance(ns, int)), None)
+    return _by_ours(found, armed, ended, told, origin_ns)
+
+
+Told = Sequence[ClockOffset | AgentEvent]
+
+
+def _events(ended: FaultEnded, told: Told) -> Iterable[AgentEvent]:
+    return (r for r in told if isinstance(r, AgentEvent) and r.fault == ended.fault)
+
+
+def _by_ours(
+    node_ns: int | None, armed: FaultArmed, ended: FaultEnded, told: Told, origin_ns: int
+) -> int | None:
+    """A node's time of a fault as the run counts; None if it or the clock's offset is unknown."""
+    offsets = [r for r in told if isinstance(r, ClockOffset) and r.node == ended.node]
     if node_ns is None or not offsets:
         return None
     at = node_ns

@@ -148,7 +148,8 @@ class Reactor:
             self._executor.replace_step(fault_id, index, step)
             self._journal.event(fault_id, "healed", {"event": event.model_dump(mode="json")})
         if reaction.remedied:
-            self._journal.event(fault_id, "remedied", {"why": reaction.remedied})
+            said = {"why": reaction.remedied, "act_ns": event.boottime_ns}
+            self._journal.event(fault_id, "remedied", said)
             self._executor.revert(fault_id, EndReason.REMEDIED)
 
     def _first_hit(self, fault: FaultRow, record: IoRecord) -> None:
