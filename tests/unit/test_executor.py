@@ -454,6 +454,8 @@ def test_a_remedy_ends_the_fault_as_remedied(core: Core, reactor: Reactor) -> No
     reactor.on_event("f-1", FileEvent(boottime_ns=1, path="/x", what="gone"))
     wait_for(core, "f-1")
     assert core.journal.fault("f-1").end_reason is EndReason.REMEDIED
+    (told,) = [e for e in core.journal.events(0, "f-1") if e.type == "remedied"]
+    assert told.data["act_ns"] == 1, "judges count a repair from the act, not from its revert"
 
 
 def test_a_reaction_that_fails_leaves_the_fault_as_it_was(core: Core, reactor: Reactor) -> None:
