@@ -87,7 +87,7 @@ def test_it_listens_in_the_pods_own_family(
     argv = pod.agent_argv(Path("/r"), Path("/s"), Path("/tls"), ["--protect", "/x"])
     assert argv[0] == "/r/bin/faultd"
     assert listens in argv
-    assert f"/proc/{os.getpid()}/root/tls/tls.key" in argv
+    assert f"/proc/{os.getpid()}/root" + "/tls/tls.key" in argv
     assert argv[-2:] == ["--protect", "/x"]
 
 
