@@ -51,6 +51,7 @@ struct fs_struct {
 
 struct file {
 	struct path f_path;
+	struct inode *f_inode;
 };
 
 struct mm_struct {

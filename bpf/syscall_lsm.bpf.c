@@ -64,8 +64,12 @@ static __always_inline bool is_own(__u64 argument, struct fc_caller *caller)
 		return file == fc_file_of(fc_argument(caller->regs, 0));
 	if (FC_VALUE(fc_hooked) == FC_HOOKED_PATH)
 		caller->path = argument;
-	if (FC_VALUE(fc_hooked) == FC_HOOKED_OPENED)
+	if (FC_VALUE(fc_hooked) == FC_HOOKED_OPENED) {
+		/* Before Linux 6.7 the file below has the path of the one above. */
+		if (BPF_CORE_READ(file, f_inode) != BPF_CORE_READ(file, f_path.dentry, d_inode))
+			return false;
 		caller->path = argument + FC_OFFSET(file, f_path);
+	}
 	return !caller->path || !is_below((void *)caller->path);
 }
 
