@@ -13,6 +13,7 @@ import sys
 import time
 
 from nodeagent.backends.syscall_bpf import SyscallHooks
+from nodeagent.backends.syscall_places import places
 from nodeagent.backends.syscall_slots import SyscallSlots
 from nodeagent.model.process import CgroupScope, PidScope
 from nodeagent.model.steps.syscall import Hook, SyscallFail
@@ -60,11 +61,17 @@ def step(number: int, way: str = "modret", depth: int = 0) -> SyscallFail:
 
 def main() -> None:
     found = {"unhooked": call_ns()}
-    slots = SyscallSlots(SyscallHooks())
+    hooks = SyscallHooks()
+    slots = SyscallSlots(hooks)
     found["loaded, nothing armed"] = call_ns()
     begin = time.perf_counter_ns()
     armed = [slots.arm(step(0))]
     found["arm: first of a function"] = time.perf_counter_ns() - begin
+    point = places(step(0))[0].point.to_bytes(4, sys.byteorder)
+    mask = hooks.maps["fc_points"].lookup(point)
+    hooks.maps["fc_points"].update(point, bytes(8))
+    found["attached, nothing asked"] = call_ns()
+    hooks.maps["fc_points"].update(point, mask or bytes(8))
     found["1 process is a target"] = call_ns()
     begin = time.perf_counter_ns()
     armed.append(slots.arm(step(1)))
