@@ -61,15 +61,19 @@ def check_pod() -> None:
 def enter_node() -> None:
     """Move this process, which must have one thread, into process 1's namespaces.
 
-    Raises OSError; setns(2) into a mount namespace takes CAP_SYS_ADMIN and CAP_SYS_CHROOT.
+    Raises OSError; setns(2) into a mount namespace takes CAP_SYS_ADMIN and CAP_SYS_CHROOT. Its
+    root is the namespace's then, not process 1's, which may have chrooted since.
     """
+    root = os.open("/proc/1/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     opened = [os.open(f"/proc/1/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in NAMESPACES]
     for fd in opened:
         if _LIBC.setns(fd, 0):
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code), "setns")
         os.close(fd)
-    os.chdir("/")
+    os.fchdir(root)
+    os.chroot(".")
+    os.close(root)
 
 
 def agent_argv(runtime: Path, state_dir: Path, tls: Path, extra: Sequence[str]) -> list[str]:
