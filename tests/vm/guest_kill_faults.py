@@ -44,7 +44,8 @@ ip -n kill link | grep -v link/; tc -n kill qdisc; tc -n kill filter show dev et
 tc -n kill filter show dev eth0 ingress
 ip netns exec kill sysctl net.ipv4 net.ipv6
 cat /run/kubelet.threshold
-ip -n kill addr | sed 's, tentative,,'; ip -n kill route; ip -n kill -6 route; ip netns exec kill ss -Hlntu
+ip -n kill addr | sed 's, tentative,,'; ip -n kill route; ip -n kill -6 route
+ip netns exec kill ss -Hlntu
 ip netns exec kill sh -c 'cat /proc/sys/net/netfilter/nf_conntrack_count 2>/dev/null || echo 0'
 true"""
 SERVICE = """cat > /run/systemd/system/kill.service <<EOF
@@ -54,7 +55,8 @@ CPUQuota=50%
 Restart=on-failure
 EOF
 systemctl daemon-reload; systemctl start kill"""
-NETNS = """modprobe -q nf_conntrack_netlink || true; sysctl -q -w net.netfilter.nf_conntrack_max=3000 || true
+NETNS = """modprobe -q nf_conntrack_netlink || true
+sysctl -q -w net.netfilter.nf_conntrack_max=3000 || true
 ip netns add kill && ip -n kill link add eth0 type veth peer name peer
 ip -n kill link set eth0 up && ip -n kill link set peer up
 ip -n kill addr add 10.9.0.1/24 dev eth0 && ip -n kill addr add fd00:9::1/64 dev eth0 nodad
