@@ -86,7 +86,10 @@ def test_it_can_be_called_off(fresh_node: Callable[[NodeConfig], Node]) -> None:
     node.sh("mkfs.ext4 -q -F /dev/disk/by-id/virtio-state")
     before = node.boot_id
     with faultd(node, "--allow-reboot") as bench:
-        asked: dict[str, Any] = {"spec": {"how": "sudden", "after": "20s"}, "acknowledge": ["reboot"]}
+        asked: dict[str, Any] = {
+            "spec": {"how": "sudden", "after": "20s"},
+            "acknowledge": ["reboot"],
+        }
         fault = bench.inject("reboot", NODE, **asked)
         assert json.loads(fault.evidence_json)["counters"] == {"waiting": 1}
         bench.client.revert(fault.id)
