@@ -51,7 +51,7 @@ def until(what: Callable[[], Any], patience: float = 60.0) -> None:
         time.sleep(0.3)
 
 
-def answers(bench: Bench, seconds: int = 2) -> bool:
+def answers(bench: Bench, seconds: int = 20) -> bool:
     """Whether the service serves a client that knows nothing of systemd."""
     ask = f"timeout {seconds} socat -T {seconds} - TCP:127.0.0.1:7070 </dev/null"
     return bool(bench.node.run(ask, check=False).out.strip())
@@ -71,7 +71,7 @@ def active(bench: Bench, unit: str) -> str:
 def test_stopped_with_what_needs_it_and_all_up_again(bench: Bench) -> None:
     before = states(bench)
     fault = bench.inject("service", WEB)
-    assert not answers(bench)
+    assert not answers(bench, 3)
     assert (active(bench, "web"), active(bench, "user")) == ("inactive", "inactive")
     assert active(bench, "busy") == "active"
     found = bench.evidence(fault.id)
@@ -124,7 +124,7 @@ def test_one_that_systemd_gave_up_is_started(bench: Bench) -> None:
 def test_frozen_it_is_active_and_answers_nothing(bench: Bench) -> None:
     fault = bench.inject("service", WEB, spec={"action": "freeze"})
     assert active(bench, "web") == "active"
-    assert not answers(bench)
+    assert not answers(bench, 3)
     bench.client.revert(fault.id)
     until(lambda: answers(bench))
     fault = bench.inject("service", WEB, spec={"action": "freeze"})
