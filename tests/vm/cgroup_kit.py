@@ -30,7 +30,8 @@ def cgroups(bench: Bench, *names: str) -> Iterator[None]:
         for name in names:
             node.sh(
                 f"for i in $(seq 100); do [ -d {ROOT}/{name} ] || exit 0; "
-                f"echo 1 > {ROOT}/{name}/cgroup.kill; rmdir {ROOT}/{name} 2>/dev/null && exit 0; "
+                f"echo 1 > {ROOT}/{name}/cgroup.kill; "
+                f"find {ROOT}/{name} -depth -type d -exec rmdir {{}} + 2>/dev/null && exit 0; "
                 f"sleep 0.1; done; ls {ROOT}/{name}; exit 1"
             )
 

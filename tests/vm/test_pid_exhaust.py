@@ -25,7 +25,8 @@ def test_no_further_process_in_it_and_below_it(bench: Bench) -> None:
     with cgroups(bench, "victim", "neighbour"):
         bench.node.sh(f"echo '+pids' > {ROOT}/victim/cgroup.subtree_control; "
                       f"mkdir {ROOT}/victim/inner; echo 500 > {ROOT}/victim/pids.max")  # fmt: skip
-        start(bench, "victim/inner", "sleep 1000 & sleep 1000 & sleep 1000")
+        start(bench, "victim/inner", "sleep 1000 & sleep 1000 & exec sleep 1000")
+        bench.node.sh(f"until [ $(cat {ROOT}/victim/pids.current) = 3 ]; do sleep 0.1; done")
         assert forks(bench, "victim/inner")
         fault = bench.inject("pid-exhaust", VICTIM, spec={"leave": 0})
         assert cat(bench, "victim", "pids.max") == cat(bench, "victim", "pids.current") == "3"
@@ -41,8 +42,6 @@ def test_no_further_process_in_it_and_below_it(bench: Bench) -> None:
         bench.node.sh(f"echo 3 > {ROOT}/victim/pids.max")
         with pytest.raises(Refused, match="3 already"):
             bench.inject("pid-exhaust", VICTIM)
-        bench.node.sh(f"echo 1 > {ROOT}/victim/inner/cgroup.kill; sleep 0.5; "
-                      f"rmdir {ROOT}/victim/inner")  # fmt: skip
     assert bench.residue() == []
 
 
