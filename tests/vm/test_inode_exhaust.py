@@ -18,8 +18,8 @@ DISK = "/dev/disk/by-id/virtio-d1"
 MOUNT = "/mnt/inodes"
 TARGET: dict[str, Any] = {"type": "volume", "volume": MOUNT}
 MAKE = {
-    "ext4": f"mkfs.ext4 -q -F -N 6000 {DISK} && mount {DISK} {MOUNT}",
-    "tmpfs": f"mount -t tmpfs -o size=64M,nr_inodes=5000 tmpfs {MOUNT}",
+    "ext4": f"mkfs.ext4 -q -F -N 2000 {DISK} && mount {DISK} {MOUNT}",
+    "tmpfs": f"mount -t tmpfs -o size=64M,nr_inodes=2000 tmpfs {MOUNT}",
     "xfs": f"mkfs.xfs -q -f {DISK} && mount {DISK} {MOUNT}",
 }
 
