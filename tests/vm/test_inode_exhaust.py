@@ -15,12 +15,13 @@ from nodeagent.model.errors import Refused
 
 pytestmark = pytest.mark.vm("debian-12", "debian-13")
 DISK = "/dev/disk/by-id/virtio-d1"
+LARGE = "/dev/disk/by-id/virtio-d0"  # mkfs.xfs makes none below 300 MB
 MOUNT = "/mnt/inodes"
 TARGET: dict[str, Any] = {"type": "volume", "volume": MOUNT}
 MAKE = {
     "ext4": f"mkfs.ext4 -q -F -N 2000 {DISK} && mount {DISK} {MOUNT}",
     "tmpfs": f"mount -t tmpfs -o size=64M,nr_inodes=2000 tmpfs {MOUNT}",
-    "xfs": f"mkfs.xfs -q -f {DISK} && mount {DISK} {MOUNT}",
+    "xfs": f"mkfs.xfs -q -f {LARGE} && mount {LARGE} {MOUNT}",
 }
 
 
