@@ -2,9 +2,10 @@
 
 It waits on a pidfd of the agent (pidfd_open(2)). When the agent is gone it takes the
 mutation lock and reverts everything that the journal holds, and keeps trying until
-nothing is left. It also steps in when the agent hangs past a deadline; it ends an agent
-that holds what only goes with it (BPF links), or that keeps the lock. It never arms
-anything. What it needs is loaded before it reports ready, and locked in memory.
+nothing is left, but for a reboot that is under way. It also steps in when the agent hangs
+past a deadline; it ends an agent that holds what only goes with it (BPF links), or that
+keeps the lock. It never arms anything. What it needs is loaded before it reports ready,
+and locked in memory.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 
 from nodeagent.backends import Runtime, load_backends
 from nodeagent.backends.dm_probes import sweep_probes
+from nodeagent.backends.machine import going_down
 from nodeagent.clock import lease_ns, wait_s
 from nodeagent.journal import Journal
 from nodeagent.model.errors import FaultError, Refused
@@ -173,7 +175,8 @@ class Guardian:
                     failed = self._reverter.revert_all(EndReason.AGENT_LOST, self._epoch)
             except Exception as exc:  # noqa: BLE001 - nobody else is left to take the faults back
                 failed = [("", repr(exc))]
-            if not failed:
+            # systemd-shutdown waits 90 s for us (DefaultTimeoutStopSec) before it boots again.
+            if all(going_down(fault_id) for fault_id, _ in failed):
                 sweep_probes()
                 return
             for fault_id, error in failed:

@@ -27,6 +27,11 @@ def backends(runtime: Runtime) -> dict[type[StepBase], Any]:
     return {NodeDown: DownBackend()}
 
 
+def going_down(fault_id: str) -> bool:
+    """Whether this fault is taking the node down already: nobody can revert it in this boot."""
+    return (MARKS / f"node-down-{fault_id}").exists()
+
+
 class _Fuse:
     """Takes the node down after a while, unless it is put out before."""
 

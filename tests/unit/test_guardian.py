@@ -20,6 +20,7 @@ from agent_kit import served
 from core_kit import AddPart, Core, FakeKernel, HoldLink, Look, SetValue, request
 
 from nodeagent import guardian as guardian_module
+from nodeagent.backends import machine
 from nodeagent.clock import lease_ns
 from nodeagent.guardian import GRACE_NS, HUNG_NS, Guardian
 from nodeagent.journal import Journal
@@ -150,6 +151,21 @@ def test_it_goes_on_until_nothing_is_left(start: Any, kernel: FakeKernel) -> Non
     run(guardian)
     assert kernel.fingerprint() == before
     assert kernel.calls.count("undo:a") == 4
+
+
+def test_it_does_not_hold_up_a_node_that_goes_down(
+    start: Any, tmp_path: Path, kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "MARKS", tmp_path)
+    victim, guardian = start([SetValue(name="a", value="x")], [SetValue(name="c", value="y")])
+    (tmp_path / "node-down-f-0").touch()
+    kernel.fail["undo:a"] = [OSError(5, "it is going down")] * 1000
+    kernel.fail["undo:c"] = [OSError(5, "no")] * 3  # another fault is still tried until it is gone
+    victim.kill()
+    run(guardian)
+    assert kernel.calls.count("undo:c") == 4
+    left = Journal(tmp_path / "state").faults(active_only=True)
+    assert [fault.id for fault in left] == ["f-0"]
 
 
 def test_a_journal_that_cannot_be_read_does_not_end_it(
