@@ -36,7 +36,7 @@ FAULT_AT_S = 2
 LEASE_S = 25
 """Of runs whose lease is outwaited, or whose node is lost: it is waited for that much longer."""
 
-pytestmark = [pytest.mark.vm("debian-13"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.vm("debian-13"), pytest.mark.timeout(1200)]
 
 
 @pytest.fixture
@@ -280,7 +280,7 @@ def test_the_examples_negative_control_is_sound(shop: Shop, tmp_path: Path) -> N
     file.write_text(json.dumps(data))
     run = faultctl("oracle", "check", str(file), "--settle", "5s", "-o", "json",
                    "--folder", str(tmp_path / "run"), cwd=tmp_path)  # fmt: skip
-    out, err = run.communicate(timeout=400)
+    out, err = run.communicate(timeout=800)
     assert out, err
     found = json.loads(out)
     assert found["sound"], found["controls"]
