@@ -6,6 +6,11 @@ from pathlib import Path
 import core_kit
 import pytest
 from core_kit import Core, FakeKernel
+from hypothesis import HealthCheck, settings
+
+# A slow generator on a busy machine is no finding.
+settings.register_profile("busy", suppress_health_check=[HealthCheck.too_slow], deadline=None)
+settings.load_profile("busy")
 
 
 @pytest.fixture
