@@ -25,7 +25,7 @@ from agentkit import Bench
 from controller.lab import Node
 from controller.oracle import FaultVerdict
 from controller.recorder import read_records
-from controller.records import FaultArmed, FaultEnded, SampleRecord
+from controller.records import FaultArmed, FaultEnded, RunEvent, SampleRecord
 from controller.score_files import open_run
 from protos import faultd_pb2 as pb
 
@@ -260,16 +260,22 @@ def test_each_operator_gets_what_it_earned(
 
 
 def noise_kept_out(folder: Path, found: FaultVerdict) -> None:
-    """There was noise, and none of it in the hold window, but for the time to take it back."""
+    """There was noise; when the hold window began it was taken back at once, and none came.
+
+    How long a busy node needs to take it back says nothing: by the window's end it has.
+    """
     records = list(read_records(folder, "faults.jsonl"))
     armed = {r.fault: r.t_ns for r in records if isinstance(r, FaultArmed) and r.role == "noise"}
     ended = {r.fault: r.t_ns for r in records if isinstance(r, FaultEnded) and r.role == "noise"}
+    events = list(read_records(folder, "events.jsonl"))
+    (quiet,) = [r for r in events if isinstance(r, RunEvent) and r.name == "quiet"]
+    window = found.moment
+    assert window.start_ns <= quiet.t_ns < window.start_ns + 3_000_000_000
+    assert quiet.data["until_ns"] == window.end_ns
     assert len(armed) == 2
     assert set(ended) == set(armed)
-    window = found.moment
-    for fault, begun in armed.items():
-        assert begun < window.start_ns
-        assert ended[fault] < window.start_ns + (window.end_ns - window.start_ns) // 2
+    assert max(armed.values()) < window.start_ns
+    assert max(ended.values()) < window.end_ns
 
 
 @pytest.mark.slow
