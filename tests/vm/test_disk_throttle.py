@@ -42,18 +42,29 @@ def test_the_disk_below_a_volume_on_a_partition(bench: Bench) -> None:
     assert bench.residue() == []
 
 
+def _in_time(took: float, free: float) -> None:
+    """4 s within a quarter; later by no more than the command needs anyway.
+
+    A busy host that emulates the node starts dd slowly: that is in both. No host makes it faster
+    than the limit.
+    """
+    print(f"{took:.2f} s, without a limit {free:.2f} s")
+    assert 3 <= took <= 5 + free
+
+
 def _slow_as_asked(bench: Bench) -> None:
     write = f"dd if=/dev/zero of={MOUNT}/f bs=128k count=32 oflag=direct"
     read = f"dd if={MOUNT}/f of=/dev/null bs=128k count=32 iflag=direct"
-    assert seconds(bench, "victim", write) < 3
+    free_write, free_read = [seconds(bench, "victim", command) for command in (write, read)]
+    assert free_write < 3
     number = bench.node.sh(f"lsblk -dno MAJ:MIN {DISK}").strip()
     asked = {"volume": MOUNT, "write_bytes": "1Mi", "read_ops": 8}
     fault = bench.inject("disk-throttle", VICTIM, spec=asked)
     assert f"{number} rbps=max wbps=1048576 riops=8 wiops=max" in cat(bench, "victim", "io.max")
     took = seconds(bench, "victim", write)
-    print(f"\nasked 1 MiB/s: 4 MiB took {took:.2f} s")
-    assert took == pytest.approx(4, rel=0.25)
-    assert seconds(bench, "victim", read) == pytest.approx(4, rel=0.25), "32 reads at 8 a second"
+    print(f"\nasked 1 MiB/s: 4 MiB took {took:.2f} s, before {free_write:.2f} s")
+    _in_time(took, free_write)
+    _in_time(seconds(bench, "victim", read), free_read)  # 32 reads at 8 a second
     assert seconds(bench, "neighbour", read) < 2
     seen = bench.evidence(fault.id)
     assert seen["counters"]["io.max:wbytes"] >= 4 * MIB
