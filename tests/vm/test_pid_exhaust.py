@@ -35,7 +35,7 @@ def test_no_further_process_in_it_and_below_it(bench: Bench) -> None:
         seen = bench.evidence(fault.id)
         assert seen["hits"] >= 1, "the kernel counts it below on 6.1, in the limited one on 6.12"
         with pytest.raises(Refused, match=fault.id):
-            bench.plan("throttle", VICTIM, spec={"pids": 9})
+            bench.plan("throttle", VICTIM, spec={"pids": 2})
         bench.client.revert(fault.id)
         assert cat(bench, "victim", "pids.max") == "500"
         assert forks(bench, "victim/inner")
