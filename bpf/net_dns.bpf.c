@@ -169,8 +169,11 @@ static __always_inline int fc_sum(struct __sk_buff *skb, struct fc_query *q)
 	if (!scratch || bpf_skb_store_bytes(skb, at, &sum, 2, 0))
 		return -1;
 	__builtin_memset(scratch->packet, 0, sizeof(scratch->packet));
-	asm volatile("" : "+r"(length));
-	if (length < 1 || length >= FC_PACKET_BYTES ||
+	FC_BARRIER(length);
+	if (length < sizeof(struct udphdr))
+		return -1;
+	FC_BARRIER(length);
+	if (length >= FC_PACKET_BYTES ||
 	    bpf_skb_load_bytes(skb, q->l4, scratch->packet, length))
 		return -1;
 	pseudo.length = bpf_htonl(length);
@@ -238,10 +241,13 @@ static __always_inline int fc_answer(struct __sk_buff *skb, struct fc_query *q)
 	if (bpf_skb_change_tail(skb, end + bytes, 0) ||
 	    bpf_skb_store_bytes(skb, q->dns, &dns, sizeof(dns), 0))
 		return TC_ACT_STOLEN;
-	asm volatile("" : "+r"(bytes));
-	if (bytes > 0 && bytes <= FC_DNS_BYTES &&
-	    bpf_skb_store_bytes(skb, end, (const void *)answers, bytes, 0))
-		return TC_ACT_STOLEN;
+	FC_BARRIER(bytes);
+	if (bytes >= FC_RECORD_LEAST) {
+		FC_BARRIER(bytes);
+		if (bytes > FC_DNS_BYTES ||
+		    bpf_skb_store_bytes(skb, end, (const void *)answers, bytes, 0))
+			return TC_ACT_STOLEN;
+	}
 	if (fc_lengths(skb, q) || fc_sum(skb, q))
 		return TC_ACT_STOLEN;
 	return fc_turn(skb, q);
