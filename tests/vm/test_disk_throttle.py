@@ -43,13 +43,13 @@ def test_the_disk_below_a_volume_on_a_partition(bench: Bench) -> None:
 
 
 def _in_time(took: float, free: float) -> None:
-    """4 s within a quarter; later by no more than the command needs anyway.
+    """Never faster than 4 s less a quarter; at most twice as slow, beside what dd needs anyway.
 
-    A busy host that emulates the node starts dd slowly: that is in both. No host makes it faster
-    than the limit.
+    dd has one request at a time, so each of 32 waits begins when the last one's timer and answer
+    were seen: late on a busy host that emulates the node (measured there: 4.4, 5.2 and 6.9 s).
     """
     print(f"{took:.2f} s, without a limit {free:.2f} s")
-    assert 3 <= took <= 5 + free
+    assert 3 <= took <= 8 + free
 
 
 def _slow_as_asked(bench: Bench) -> None:
