@@ -51,7 +51,7 @@ def experiment(bench: Bench) -> dict[str, Any]:
     return {
         "version": 1,
         "name": "retry-storm",
-        "duration": "26s",
+        "duration": "30s",
         "blind": False,
         "nodes": {
             "a": {
@@ -83,7 +83,7 @@ def experiment(bench: Bench) -> dict[str, Any]:
             "storm": {
                 "type": "metastable",
                 "faults": ["stall"],
-                "overload": {"probe": "requests", "hold": "8s", "grace": "7s"},
+                "overload": {"probe": "requests", "hold": "8s", "grace": "11s"},
             }
         },
     }
