@@ -13,10 +13,10 @@ import click
 import platformdirs
 
 from controller import render
-from controller.cli.inject_kube import kube_options, pod_names
+from controller.cli.inject_kube import kube_options
 from controller.cli.kube import check_policy
+from controller.cli.kube_ask import asked
 from controller.kube import act, keeper
-from controller.kube.choose import ALL, parse_how_many
 from controller.kube.client import Cluster
 from controller.kube.collect import Chosen, choose
 from controller.kube.discover import Query
@@ -107,26 +107,9 @@ def run(kind: ClusterKind, values: Mapping[str, Any]) -> None:
 
 
 def _asked(kind: ClusterKind, cluster: Cluster, values: Mapping[str, Any]) -> tuple[Query, Ask]:
-    namespace, names = pod_names(values["pod"], values["namespace"], cluster.namespace)
-    if values["everything"] and values["pick"]:
-        raise InvalidSpec("--all and --pick exclude each other")
-    if kind.on != "pods" and (names or values["selector"] or values["owner"]):
+    query, ask = asked(cluster.namespace, values)
+    if kind.on != "pods" and (ask.names or values["selector"] or values["owner"]):
         raise InvalidSpec(f"{kind.name} does not take pods", f"it acts on: {kind.on}")
-    query = Query(namespace, names, values["selector"] or "", values["field_selector"] or "",
-                  values["owner"] or "", values["node_selector"] or "")  # fmt: skip
-    narrow = ("selector", "field_selector", "owner", "node_selector", "on_node", "zone")
-    ask = Ask(
-        namespace=namespace,
-        names=names,
-        selective=any(values[name] for name in narrow),
-        nodes=tuple(values["on_node"]),
-        zones=tuple(values["zone"]),
-        node_labels=bool(values["node_selector"]),
-        how_many=parse_how_many(values["pick"]) if values["pick"]
-        else ALL if values["everything"] else None,
-        seed=values["pick_seed"] or secrets.token_hex(4),
-        zone_cap=parse_how_many(values["zone_cap"]) if values["zone_cap"] else None,
-    )  # fmt: skip
     return query, ask
 
 
