@@ -28,6 +28,7 @@ from typing import Literal
 import expect
 import pytest
 from agentkit import Bench, Benches
+from net_kit import Net, Nets
 
 from controller.lab import FLAVOURS, Disk, Node, NodeConfig, launch, prepare, unique
 
@@ -196,3 +197,19 @@ def benches(_pool: Pool) -> Iterator[Benches]:
 def bench(vm_node: Node, benches: Benches) -> Bench:
     """An agent in the shared node, started once; it reverts what a test leaves."""
     return benches.of(vm_node)
+
+
+@pytest.fixture(scope="module")
+def nets() -> Iterator[Nets]:
+    """Three namespaces in each node: a, b and c (net_kit.py)."""
+    found = Nets()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def net(bench: Bench, nets: Nets) -> Iterator[Net]:
+    """The namespaces of the node of this test; its faults end with the test."""
+    found = nets.of(bench)
+    yield found
+    found.revert_all()

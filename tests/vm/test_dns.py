@@ -22,13 +22,6 @@ NAMES = "*.internal"
 Asked = tuple[str, str, str, bool]
 
 
-@pytest.fixture(scope="module")
-def nets() -> Iterator[Nets]:
-    found = Nets()
-    yield found
-    found.close()
-
-
 @pytest.fixture
 def net(bench: Bench, nets: Nets) -> Iterator[Net]:
     found = nets.of(bench)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pytest
-from agentkit import Bench
-from net_kit import ADDRESS, ADDRESS6, A, Net, Nets
+from net_kit import ADDRESS, ADDRESS6, A, Net
 
 from nodeagent.model.errors import ForeignState, Refused
 
@@ -50,20 +48,6 @@ SHOW = """
 ip addr; ip neigh show nud permanent; ip neigh show proxy
 for f in -4 -6; do ip $f route show table all | sort; done
 """
-
-
-@pytest.fixture(scope="module")
-def nets() -> Iterator[Nets]:
-    found = Nets()
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def net(bench: Bench, nets: Nets) -> Iterator[Net]:
-    found = nets.of(bench)
-    yield found
-    found.revert_all()
 
 
 def shown(net: Net) -> str:

@@ -13,27 +13,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from agentkit import Bench
-from net_kit import ADDRESS, ADDRESS6, Net, Nets, binomial_bounds
+from net_kit import ADDRESS, ADDRESS6, Net, binomial_bounds
 
 Z = 3.9
 HERE = Path(__file__).parent
 FLAVOURS = ("debian-12", "debian-13", "full")
 ROUNDS = 1000
-
-
-@pytest.fixture(scope="module")
-def nets() -> Iterator[Nets]:
-    found = Nets()
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def net(bench: Bench, nets: Nets) -> Iterator[Net]:
-    found = nets.of(bench)
-    yield found
-    found.revert_all()
 
 
 def mean(values: Sequence[float]) -> tuple[float, float]:

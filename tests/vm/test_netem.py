@@ -7,43 +7,14 @@ chance of about 7 in a million to fail a sound kernel.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from statistics import median
 
 import pytest
-from agentkit import Bench, Benches
-from net_kit import ADDRESS, ADDRESS6, A, Net, Nets, binomial_bounds
+from net_kit import ADDRESS, ADDRESS6, A, Net, binomial_bounds
 
-from controller.lab import Node
 from nodeagent.model.errors import Conflict, InvalidSpec, Refused
 
 FLAVOURS = ("debian-12", "debian-13", "full")
-
-
-@pytest.fixture(scope="module")
-def benches(_pool: object) -> Iterator[Benches]:
-    found = Benches()
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def bench(vm_node: Node, benches: Benches) -> Bench:
-    return benches.of(vm_node)
-
-
-@pytest.fixture(scope="module")
-def nets(benches: Benches) -> Iterator[Nets]:
-    found = Nets()
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def net(bench: Bench, nets: Nets) -> Iterator[Net]:
-    found = nets.of(bench)
-    yield found
-    found.revert_all()
 
 
 @pytest.mark.vm(*FLAVOURS)

@@ -7,39 +7,11 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from agentkit import Bench, Benches
-from net_kit import ADDRESS, ADDRESS6, A, Net, Nets
+from net_kit import ADDRESS, ADDRESS6, A, Net
 
-from controller.lab import Node
 from nodeagent.model.errors import Refused
 
 FLAVOURS = ("debian-12", "debian-13", "full")
-
-
-@pytest.fixture(scope="module")
-def benches(_pool: object) -> Iterator[Benches]:
-    found = Benches()
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def bench(vm_node: Node, benches: Benches) -> Bench:
-    return benches.of(vm_node)
-
-
-@pytest.fixture(scope="module")
-def nets(benches: Benches) -> Iterator[Nets]:
-    found = Nets()
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def net(bench: Bench, nets: Nets) -> Iterator[Net]:
-    found = nets.of(bench)
-    yield found
-    found.revert_all()
 
 
 def hears(net: Net, host: str) -> bool:

@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from agentkit import Bench
-from net_kit import ADDRESS, A, Net, Nets
+from net_kit import ADDRESS, A, Net
 
 from nodeagent.model.errors import Conflict, Refused
 
@@ -32,20 +31,6 @@ print(json.dumps({k.name: sorted({bind(k, *e, r, s) for e, r, s in
       itertools.product(ends, (0, 1), (0, 1))}) for k in (socket.SOCK_STREAM, socket.SOCK_DGRAM)}))
 """
 TAKEN, FREE = ["Address already in use"], ["ok"]
-
-
-@pytest.fixture(scope="module")
-def nets() -> Iterator[Nets]:
-    found = Nets()
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def net(bench: Bench, nets: Nets) -> Iterator[Net]:
-    found = nets.of(bench)
-    yield found
-    found.revert_all()
 
 
 def binds(net: Net, port: int, ns: str = "a") -> dict[str, list[str]]:
