@@ -60,8 +60,7 @@ class SyscallHooks:
         self._programs: dict[Want, int] = {}
         self._tree_links: list[FdLink] = []
         self._tree_users: set[int] = set()
-        self.hook_numbers: dict[str, int] = {}
-        """LSM hook -> its number in fc_numbers."""
+        self._hook_numbers: dict[str, int] = {}
 
     def load(self, way: Way, function: str, point: int) -> None:
         """Have a hook ready. Raises VerifierRejected, Refused, OSError."""
@@ -84,7 +83,7 @@ class SyscallHooks:
         if way in _KPROBES:
             return Want("syscall_kprobe", _KPROBES[way], "kprobe")
         if way is Way.LSM:
-            presets = (self._lsm_number(function), hooked(function))
+            presets = (self.lsm_number(function), hooked(function))
             return Want("syscall_lsm", "fc_syscall_lsm", "lsm", function, presets)
         return Want("syscall_modret", "fc_syscall_modret", "fmod_ret", function, (point,))
 
@@ -93,8 +92,9 @@ class SyscallHooks:
             self._programs[want] = self.loader.load(want)
         return self._programs[want]
 
-    def _lsm_number(self, hook: str) -> int:
-        return self.hook_numbers.setdefault(hook, len(self.hook_numbers) + 1)
+    def lsm_number(self, hook: str) -> int:
+        """An LSM hook's number, in its program and in fc_numbers."""
+        return self._hook_numbers.setdefault(hook, len(self._hook_numbers) + 1)
 
     def load_tree(self) -> None:
         """Have the programs that follow forks and exits ready. Raises as load()."""

@@ -92,13 +92,9 @@ class SyscallSlots:
                 code = compile_when(step.when, call, platform.machine())
                 self._maps["fc_whens"].update(m.when_key(slot, call.index), code)
             if hook.lsm:
-                number = m.pack_number(call.index, self._lsm(hook.lsm))
+                number = m.pack_number(call.index, self._hooks.lsm_number(hook.lsm))
                 self._maps["fc_numbers"].update(_u32(hook.number), number)
         crashpoint("syscall:slot")
-
-    def _lsm(self, hook: str) -> int:
-        known = self._hooks.hook_numbers
-        return known.setdefault(hook, len(known) + 1)
 
     def _open(self, slot: int, step: SyscallFail) -> None:
         for place in places(step):
