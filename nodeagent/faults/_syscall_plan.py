@@ -1,4 +1,7 @@
-"""From a syscall spec to steps, for each mechanism. Pure; shared with the khaos presets."""
+"""From a syscall spec to steps, for each mechanism. Pure; shared with the khaos presets.
+
+fault-point takes its binding, guard rails and reaction from here.
+"""
 
 from __future__ import annotations
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from pydantic import Field, model_validator
 
 from nodeagent.encode.syscalls import errno_number
-from nodeagent.model.evidence import Evidence, NodeEvent, ProcessEvent
+from nodeagent.faults import _syscall_plan as sp
+from nodeagent.model.evidence import Evidence
 from nodeagent.model.facts import Need, NeedFaultPoint, NeedRoot
-from nodeagent.model.kind import Context, FaultKind, FaultSpec, Guard, Measured, Reaction, Rung
-from nodeagent.model.process import PidScope, ProcessBinding
+from nodeagent.model.kind import Context, FaultKind, FaultSpec, Measured, Rung
+from nodeagent.model.process import PidScope
 from nodeagent.model.steps import StepBase
 from nodeagent.model.steps.fault_point import FaultPointSet, FunctionFail, Knob, Point, TaskFlag
 
@@ -75,14 +76,9 @@ def _needs(spec: Spec) -> tuple[Need, ...]:
     return (NeedRoot(), NeedFaultPoint("fail-nth" if spec.point == "nth" else spec.point))
 
 
-def _binding(context: Context) -> ProcessBinding:
-    found: ProcessBinding = context.binding
-    return found
-
-
 def _plan(spec: Spec, context: Context) -> list[StepBase]:
     """The process's threads first, what makes anything fail last."""
-    binding = _binding(context)
+    binding = sp.binding_of(context)
     assert isinstance(binding.scope, PidScope)  # noqa: S101 - no other target is taken
     if spec.point == "nth":
         assert spec.nth is not None  # noqa: S101 - a validator of the spec
@@ -126,18 +122,6 @@ def _evidence(spec: Spec, measured: tuple[Measured, ...]) -> Evidence:
     )
 
 
-def _react(spec: Any, steps: tuple[StepBase, ...], event: NodeEvent) -> Reaction | None:
-    if isinstance(event, ProcessEvent):
-        return Reaction(remedied=f"process {event.pid} has ended")
-    return None
-
-
-def _guards(spec: Any, context: Context) -> tuple[Guard, ...]:
-    named = ", ".join(_binding(context).node_agents)
-    said = f"the target is what keeps the node's containers going: {named}"
-    return (Guard("node-agent", said),) if named else ()
-
-
 KIND = FaultKind(
     name="fault-point",
     summary="the kernel's own fault points, for a process",
@@ -169,8 +153,8 @@ Distributions' kernels do not have them (CONFIG_FAULT_INJECTION); kernels for te
         "restart the process from one that is not marked (its children inherit the mark)",
         "move the workload to another node",
     ),
-    guards=_guards,
-    react=_react,
+    guards=sp.guards,
+    react=sp.react,
     polled=True,
     no_hits_hint="the process has asked the kernel for nothing of the kind: try fail_page_alloc or "
     "failslab without --atomic, or a lower --interval",
