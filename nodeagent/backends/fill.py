@@ -6,18 +6,29 @@ import errno
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from nodeagent.backends import Outcome, Peer, Prior, Runtime
 from nodeagent.clock import boot_id
 from nodeagent.model.errors import BackendError, Refused
 from nodeagent.model.steps import Status, StepBase
-from nodeagent.model.steps.fill import FileFill
+from nodeagent.model.steps.fill import FileFill, RoomFill
 
 CLOSE = 1 << 20
 """Bytes that are near enough to stop at, where 1 % of the file system is more."""
 ROUNDS = 16
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Room(NamedTuple):
+    """What is taken up, in the words of a refusal; {} in `cannot` is the mount point."""
+
+    cannot: str
+    unit: str
+    take_all: str
+
+
+BYTES = Room("{} cannot be filled", "bytes", "to fill it: --leave-free 0B")
 
 
 def backends(runtime: Runtime) -> dict[type[StepBase], Any]:
@@ -29,22 +40,15 @@ class FillBackend:
     """One file for each step."""
 
     def observe(self, fault_id: str, step: FileFill, peers: Sequence[Peer]) -> Prior:
-        what = f"{step.folder} cannot be filled"
         with root_of(step, None) as folder:
             if _size(folder, step.name) is not None:
                 raise Refused(
-                    what, f"{step.name} is there already", f"rm {step.folder}/{step.name}"
+                    BYTES.cannot.format(step.folder),
+                    f"{step.name} is there already",
+                    f"rm {step.folder}/{step.name}",
                 )
             free, usable = _space(folder)
-            want = _wanted(step, free, usable)
-            if want >= free:
-                raise Refused(what, f"{free} bytes are free, and {want} are to be left: it is done")
-            if want < step.reserve:
-                raise Refused(
-                    what,
-                    f"{want} bytes would be left, and the node itself needs {step.reserve}",
-                    "ask for less",
-                )
+        want = to_leave(step, BYTES, free, usable)
         return {"free": free, "want": want, "usable": usable, "boot_id": boot_id()}
 
     def status(self, step: FileFill, prior: Prior, peers: Sequence[Peer]) -> Status:
@@ -77,19 +81,8 @@ class FillBackend:
             return {"file": size, "before": prior["free"], "free": _space(folder)[0]}
 
 
-class _Placed(Protocol):
-    """A step that puts something into the root of a mounted file system."""
-
-    @property
-    def folder(self) -> str: ...
-    @property
-    def device(self) -> int: ...
-    @property
-    def name(self) -> str: ...
-
-
 @contextmanager
-def root_of(step: _Placed, prior: Prior | None) -> Iterator[int]:
+def root_of(step: RoomFill, prior: Prior | None) -> Iterator[int]:
     """The file system's root, if it is the one. Raises BackendError when it is not mounted."""
     try:
         fd = os.open(step.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -106,7 +99,7 @@ def root_of(step: _Placed, prior: Prior | None) -> Iterator[int]:
         os.close(fd)
 
 
-def _missing(step: _Placed) -> BackendError:
+def _missing(step: RoomFill) -> BackendError:
     return BackendError(
         f"{step.folder}/{step.name} cannot be looked at",
         "the file system is not mounted there",
@@ -114,17 +107,31 @@ def _missing(step: _Placed) -> BackendError:
     )
 
 
-def _wanted(step: FileFill, free: int, usable: int) -> int:
-    """Bytes that are to be left free. Raises Refused when less is there than is to be taken."""
+def to_leave(step: RoomFill, room: Room, free: int, total: int) -> int:
+    """How much is to be left free. Raises Refused where that takes nothing, or too much."""
+    want, what = wanted(step, room, free, total), room.cannot.format(step.folder)
+    if want >= free:
+        raise Refused(what, f"{free} {room.unit} are free, and {want} are to be left: it is done")
+    if want < step.reserve:
+        raise Refused(
+            what,
+            f"{want} {room.unit} would be left, and the node itself needs {step.reserve}",
+            "ask for less",
+        )
+    return want
+
+
+def wanted(step: RoomFill, room: Room, free: int, total: int) -> int:
+    """What the step's words come to. Raises Refused when less is there than is to be taken."""
     if step.how == "leave":
         return step.value
     if step.how == "used":
-        return usable - usable * step.value // 1_000_000
+        return total - total * step.value // 1_000_000
     if step.value > free:
         raise Refused(
-            f"{step.folder} cannot be filled",
-            f"{step.value} bytes are to be taken, and {free} are free",
-            "to fill it: --leave-free 0B",
+            room.cannot.format(step.folder),
+            f"{step.value} {room.unit} are to be taken, and {free} are free",
+            room.take_all,
         )
     return free - step.value
 
@@ -164,7 +171,7 @@ def _grow(fd: int, size: int, more: int) -> bool:
             os.posix_fallocate(fd, size + grown, chunk)
             grown += chunk
         except OSError as exc:
-            if exc.errno not in _FULL:
+            if exc.errno not in FULL:
                 raise
             chunk //= 2
     return grown > 0

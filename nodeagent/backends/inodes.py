@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import stat
@@ -11,11 +10,11 @@ from contextlib import suppress
 from typing import Any
 
 from nodeagent.backends import Outcome, Peer, Prior, Runtime
-from nodeagent.backends.fill import root_of
+from nodeagent.backends.fill import FULL, Room, root_of, to_leave
 from nodeagent.clock import boot_id
 from nodeagent.model.errors import BackendError, Refused
 from nodeagent.model.steps import Status, StepBase
-from nodeagent.model.steps.limits import InodeFill
+from nodeagent.model.steps.fill import InodeFill
 
 EACH = 4096
 """Files in one directory: small enough for a linear one, as on tmpfs and old ext."""
@@ -23,6 +22,8 @@ MOST = 4_000_000
 """Files that are made at most: a native machine needs about a minute for them."""
 CLOSE = 64
 """Inodes that are near enough to stop at, where 1 % of them is more."""
+INODES = Room("the inodes of {} cannot be used up", "inodes", "to use up all: --leave-free 0")
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def backends(runtime: Runtime) -> dict[type[StepBase], Any]:
@@ -34,23 +35,15 @@ class InodeBackend:
     """One directory for each step."""
 
     def observe(self, fault_id: str, step: InodeFill, peers: Sequence[Peer]) -> Prior:
-        what = f"the inodes of {step.folder} cannot be used up"
+        what = INODES.cannot.format(step.folder)
         with root_of(step, None) as folder:
             if _there(folder, step.name):
                 raise Refused(what, f"{step.name} is there already", "look: faultctl doctor")
             free, total = _inodes(folder)
-            want = _wanted(step, free, total)
-            if want >= free:
-                raise Refused(what, f"{free} inodes are free, {want} are to be left: it is done")
-            if want < step.reserve:
-                raise Refused(
-                    what,
-                    f"{want} inodes would be left, and the node itself needs {step.reserve}",
-                    "ask for less",
-                )
-            if free - want > MOST:
-                raise Refused(what, f"{free - want} files are needed, more than {MOST}")
-        return {"free": free, "want": want, "total": total, "boot_id": boot_id()}
+        want = to_leave(step, INODES, free, total)
+        if free - want > MOST:
+            raise Refused(what, f"{free - want} files are needed, more than {MOST}")
+        return {"free": free, "want": want, "boot_id": boot_id()}
 
     def status(self, step: InodeFill, prior: Prior, peers: Sequence[Peer]) -> Status:
         with root_of(step, prior) as folder:
@@ -60,8 +53,7 @@ class InodeBackend:
         with root_of(step, prior) as folder:
             with suppress(FileExistsError):
                 os.mkdir(step.name, 0o700, dir_fd=folder)
-            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-            fd = os.open(step.name, flags, dir_fd=folder)
+            fd = os.open(step.name, _FOLDER, dir_fd=folder)
             try:
                 _approach(fd, folder, prior["want"])
             finally:
@@ -82,21 +74,6 @@ class InodeBackend:
         with root_of(step, prior) as folder:
             there = _there(folder, step.name)
             return {"there": there, "before": prior["free"], "free": _inodes(folder)[0]}
-
-
-def _wanted(step: InodeFill, free: int, total: int) -> int:
-    """Inodes that are to be left free. Raises Refused when fewer are there than are to be taken."""
-    if step.how == "leave":
-        return step.value
-    if step.how == "used":
-        return total - total * step.value // 1_000_000
-    if step.value > free:
-        raise Refused(
-            f"the inodes of {step.folder} cannot be used up",
-            f"{step.value} are to be taken, and {free} are free",
-            "to use up all: --leave-free 0",
-        )
-    return free - step.value
 
 
 def _inodes(folder: int) -> tuple[int, int]:
@@ -123,7 +100,7 @@ def _approach(fd: int, folder: int, want: int) -> None:
         except FileExistsError:
             continue
         except OSError as exc:
-            if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+            if exc.errno in FULL:
                 return
             raise
         if not _make(fd, name, min(left - 1, EACH)):
@@ -132,13 +109,12 @@ def _approach(fd: int, folder: int, want: int) -> None:
 
 def _make(fd: int, name: str, count: int) -> bool:
     """So many empty files in a directory; False when the file system takes no more."""
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    inner = os.open(name, flags, dir_fd=fd)
+    inner = os.open(name, _FOLDER, dir_fd=fd)
     try:
         for number in range(count):
             os.mknod(f"{number:x}", 0o600 | stat.S_IFREG, dir_fd=inner)
     except OSError as exc:
-        if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+        if exc.errno in FULL:
             return False
         raise
     finally:

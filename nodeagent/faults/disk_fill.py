@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 from pydantic import Field, model_validator
@@ -38,14 +39,6 @@ class Spec(FaultSpec):
         return self
 
 
-def _how(spec: Spec) -> dict[str, Any]:
-    if spec.bytes is not None:
-        return {"how": "take", "value": spec.bytes}
-    if spec.percent is not None:
-        return {"how": "used", "value": int(spec.percent * 10_000)}
-    return {"how": "leave", "value": spec.leave_free}
-
-
 def _supports(spec: Spec, context: Context) -> str | None:
     binding: FillBinding = context.binding
     if spec.bytes is not None and spec.bytes > binding.size:
@@ -56,16 +49,27 @@ def _supports(spec: Spec, context: Context) -> str | None:
 
 
 def _plan(spec: Spec, context: Context) -> list[FileFill]:
+    return [FileFill(**filling(context, RESERVE, spec.bytes, spec.percent, spec.leave_free))]
+
+
+def filling(
+    context: Context, reserve: int, take: int | None, percent: Decimal | None, leave: int | None
+) -> dict[str, Any]:
+    """Where a step takes room, and how much: by one of the last three. Values of a RoomFill."""
     binding: FillBinding = context.binding
-    return [
-        FileFill(
-            folder=binding.folder,
-            device=binding.device,
-            name=f".faultctl-{context.fault_id}",
-            reserve=RESERVE if binding.node_uses else 0,
-            **_how(spec),
-        )
-    ]
+    how, value = "leave", leave
+    if take is not None:
+        how, value = "take", take
+    elif percent is not None:
+        how, value = "used", int(percent * 10_000)
+    return {
+        "folder": binding.folder,
+        "device": binding.device,
+        "name": f".faultctl-{context.fault_id}",
+        "how": how,
+        "value": value,
+        "reserve": reserve if binding.node_uses else 0,
+    }
 
 
 def _guards(spec: Any, context: Context) -> tuple[Guard, ...]:

@@ -11,7 +11,7 @@ from nodeagent.model.evidence import Evidence
 from nodeagent.model.facts import NeedRoot
 from nodeagent.model.fill import FillBinding
 from nodeagent.model.kind import Context, FaultKind, FaultSpec, Measured, Rung
-from nodeagent.model.steps.limits import InodeFill
+from nodeagent.model.steps.fill import InodeFill
 from nodeagent.model.units import Percent
 
 RESERVE = 1024
@@ -37,14 +37,6 @@ class Spec(FaultSpec):
         return self
 
 
-def _how(spec: Spec) -> dict[str, Any]:
-    if spec.take is not None:
-        return {"how": "take", "value": spec.take}
-    if spec.percent is not None:
-        return {"how": "used", "value": int(spec.percent * 10_000)}
-    return {"how": "leave", "value": spec.leave_free}
-
-
 def _supports(spec: Spec, context: Context) -> str | None:
     binding: FillBinding = context.binding
     if not binding.inodes:
@@ -60,16 +52,8 @@ def _supports(spec: Spec, context: Context) -> str | None:
 
 
 def _plan(spec: Spec, context: Context) -> list[InodeFill]:
-    binding: FillBinding = context.binding
-    return [
-        InodeFill(
-            folder=binding.folder,
-            device=binding.device,
-            name=f".faultctl-{context.fault_id}",
-            reserve=RESERVE if binding.node_uses else 0,
-            **_how(spec),
-        )
-    ]
+    how_much = (spec.take, spec.percent, spec.leave_free)
+    return [InodeFill(**disk_fill.filling(context, RESERVE, *how_much))]
 
 
 def evidence(spec: Any, measured: tuple[Measured, ...]) -> Evidence:

@@ -26,8 +26,10 @@ def step_types() -> dict[str, type[StepBase]]:
     for info in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f"{__name__}.{info.name}")
         for value in vars(module).values():
-            if isinstance(value, type) and issubclass(value, StepBase) and value is not StepBase:
-                found[str(value.model_fields["op"].default)] = value
+            if isinstance(value, type) and issubclass(value, StepBase):
+                op = value.model_fields.get("op")
+                if op is not None and not op.is_required():  # else it is a base of others
+                    found[str(op.default)] = value
     return found
 
 

@@ -1,4 +1,4 @@
-"""Steps on what a workload may still have more of: descriptors, processes, inodes.
+"""Steps on what a workload may still have more of: descriptors, processes.
 
 How much there is now changes by itself, so the limit is worked out when the step is
 applied and kept in the journal as its prior state.
@@ -6,7 +6,7 @@ applied and kept in the journal as its prior state.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -48,33 +48,3 @@ class PidsLeave(StepBase):
         folder = f"/sys/fs/cgroup{self.scope.path}"
         more = f" + {self.leave}" if self.leave else ""
         return f"echo $(($(cat {folder}/pids.current){more})) > {folder}/pids.max"
-
-
-class InodeFill(StepBase):
-    """Empty files in one hidden directory until so many inodes are free; the revert removes it.
-
-    how: `take` that many inodes; `leave` that many free; `used`: until so many millionths
-    of all are taken.
-    """
-
-    survives_boot: ClassVar[bool] = True
-
-    op: Literal["inode_fill"] = "inode_fill"
-    folder: str = Field(description="mount point")
-    device: int = Field(description="st_dev of the file system")
-    name: str = Field(pattern=r"^\.faultctl-[a-z0-9-]+$")
-    how: Literal["take", "leave", "used"]
-    value: int = Field(ge=0)
-    reserve: int = Field(default=0, ge=0, description="inodes that are left whatever is asked")
-
-    def key(self) -> str:
-        return f"inodes:{self.folder}"
-
-    def summary(self) -> str:
-        what = {
-            "take": f"{self.value}",
-            "leave": f"<free - {self.value}>",
-            "used": f"<until {self.value / 10_000:g}% are used>",
-        }[self.how]
-        place = f"{self.folder.rstrip('/')}/{self.name}"
-        return f"mkdir {place}; seq {what} | (cd {place} && xargs touch)"

@@ -22,7 +22,8 @@ from nodeagent.bind.process import start_ticks
 from nodeagent.model.errors import BackendError, Refused
 from nodeagent.model.process import PidScope
 from nodeagent.model.steps import Status
-from nodeagent.model.steps.limits import DescriptorLimit, InodeFill
+from nodeagent.model.steps.fill import InodeFill
+from nodeagent.model.steps.limits import DescriptorLimit
 
 OPENER = """import os, sys
 for line in sys.stdin:

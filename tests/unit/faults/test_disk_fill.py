@@ -9,7 +9,7 @@ from cgroup_kit import NODE
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeagent.backends.fill import _wanted
+from nodeagent.backends.fill import BYTES, wanted
 from nodeagent.faults import kind_named
 from nodeagent.faults.disk_fill import RESERVE
 from nodeagent.model.errors import InvalidSpec, Refused
@@ -58,7 +58,7 @@ def step_of(spec: dict[str, Any]) -> FileFill:
 )
 def test_what_is_left(spec: dict[str, str], left: int, said: str) -> None:
     step = step_of(spec)
-    assert _wanted(step, 500 << 20, 800 << 20) == left << 20
+    assert wanted(step, BYTES, 500 << 20, 800 << 20) == left << 20
     assert said in step.summary()
     assert step.survives_boot
 
@@ -66,14 +66,14 @@ def test_what_is_left(spec: dict[str, str], left: int, said: str) -> None:
 @given(st.integers(1, 1 << 50), st.integers(1, 1_000_000))
 def test_a_share_is_of_what_users_can_have(usable: int, ppm: int) -> None:
     step = step_of({"percent": "1%"}).model_copy(update={"value": ppm})
-    left = _wanted(step, usable, usable)
+    left = wanted(step, BYTES, usable, usable)
     assert 0 <= left < usable or usable * ppm < 1_000_000
     assert abs((usable - left) * 1_000_000 - usable * ppm) < 1_000_000
 
 
 def test_more_than_there_is_names_what_would_fill_it() -> None:
     with pytest.raises(Refused) as caught:
-        _wanted(step_of({"bytes": "900Mi"}), 500 << 20, 800 << 20)
+        wanted(step_of({"bytes": "900Mi"}), BYTES, 500 << 20, 800 << 20)
     assert "--leave-free 0B" in caught.value.hint
     with pytest.raises(Refused, match="more than the file system has"):
         plan({"bytes": "2Gi"})

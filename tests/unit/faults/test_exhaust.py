@@ -8,7 +8,8 @@ import pytest
 from cgroup_kit import NODE, VICTIM
 from cgroup_kit import plan as cgroup_plan
 
-from nodeagent.backends.inodes import _wanted
+from nodeagent.backends.fill import wanted
+from nodeagent.backends.inodes import INODES
 from nodeagent.faults import kind_named
 from nodeagent.faults.inode_exhaust import RESERVE
 from nodeagent.model.errors import InvalidSpec, Refused
@@ -17,7 +18,7 @@ from nodeagent.model.kind import Measured
 from nodeagent.model.plan import FaultRequest, Plan
 from nodeagent.model.planner import make_plan, parse_request
 from nodeagent.model.process import PidScope, ProcessBinding
-from nodeagent.model.steps.limits import InodeFill
+from nodeagent.model.steps.fill import InodeFill
 
 DATA = FillBinding(
     target="volume /data", folder="/data", device=2064, fs_type="ext4", size=1 << 30, inodes=1000
@@ -49,7 +50,7 @@ def inodes(spec: dict[str, Any], binding: FillBinding = DATA, *know: str) -> Ino
 )  # fmt: skip
 def test_inodes_that_are_left(spec: dict[str, Any], left: int) -> None:
     step = inodes(spec)
-    assert _wanted(step, 800, 1000) == left
+    assert wanted(step, INODES, 800, 1000) == left
     assert step.survives_boot
     assert step.summary().startswith("mkdir /data/.faultctl-t-1; seq ")
 
@@ -68,7 +69,7 @@ def test_more_inodes_than_there_are() -> None:
     with pytest.raises(Refused, match="nothing would be taken"):
         inodes({"leave_free": 1000})
     with pytest.raises(Refused) as caught:
-        _wanted(inodes({"take": 900}), 800, 1000)
+        wanted(inodes({"take": 900}), INODES, 800, 1000)
     assert "--leave-free 0" in caught.value.hint
 
 
