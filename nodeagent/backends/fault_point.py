@@ -15,10 +15,9 @@ from typing import Any
 from nodeagent.backends import Outcome, Peer, Prior, Runtime
 from nodeagent.backends.pid_watch import PidWatch
 from nodeagent.bind.node import Node
-from nodeagent.bind.process import start_ticks, stat_fields
+from nodeagent.bind.process import lives, stat_fields
 from nodeagent.crashpoint import crashpoint
 from nodeagent.model.errors import BackendError, Refused
-from nodeagent.model.process import PidScope
 from nodeagent.model.steps import Status, StepBase
 from nodeagent.model.steps.fault_point import FaultPointSet, FunctionFail, TaskFlag
 
@@ -131,18 +130,12 @@ class TaskFlagBackend:
     def observe(self, fault_id: str, step: TaskFlag, peers: Sequence[Peer]) -> Prior:
         """Threads that have the mark already: another tool's, refused."""
         what = f"process {step.scope.pid} cannot be marked"
-        if not self._lives(step.scope):
+        if not lives(self._node, step.scope):
             raise Refused(what, "it has ended, or its pid is another's by now", "plan again")
         marked = [tid for tid, value in self._threads(step) if value]
         if marked:
             raise Refused(what, f"{step.file} of its thread {marked[0]} is set already")
-        return {"born": start_ticks(self._node, step.scope.pid)}
-
-    def _lives(self, scope: PidScope) -> bool:
-        try:
-            return start_ticks(self._node, scope.pid) == scope.start_ticks
-        except (FileNotFoundError, ProcessLookupError):
-            return False
+        return {}
 
     def _threads(self, step: TaskFlag) -> list[tuple[int, int]]:
         """(thread, value) of all threads now; those that end meanwhile are left out."""
@@ -155,7 +148,7 @@ class TaskFlagBackend:
         return found
 
     def status(self, step: TaskFlag, prior: Prior, peers: Sequence[Peer]) -> Status:
-        if not self._lives(step.scope):
+        if not lives(self._node, step.scope):
             return Status.PRIOR if not self._heirs(step) else Status.OURS
         values = [value for _, value in self._threads(step)]
         if any(values) or self._heirs(step):
@@ -203,7 +196,7 @@ class TaskFlagBackend:
 
     def undo(self, fault_id: str, step: TaskFlag, prior: Prior, peers: Sequence[Peer]) -> None:
         self._watch.remove(fault_id)
-        if self._lives(step.scope):
+        if lives(self._node, step.scope):
             for tid, value in self._threads(step):
                 if value:
                     self._mark(step, tid, 0)
@@ -213,7 +206,7 @@ class TaskFlagBackend:
 
     def measure(self, fault_id: str, step: TaskFlag, prior: Prior) -> dict[str, Any]:
         """A fail-nth that is 0 again was used."""
-        threads = self._threads(step) if self._lives(step.scope) else []
+        threads = self._threads(step) if lives(self._node, step.scope) else []
         if step.file == "make-it-fail":
             return {"tasks": sum(1 for _, value in threads if value)}
         return {"hits": sum(1 for _, value in threads if not value), "tasks": len(threads)}

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from nodeagent.bind.node import Node
-from nodeagent.bind.process import start_ticks
+from nodeagent.bind.process import lives
 from nodeagent.clock import boottime_ns
 from nodeagent.model.evidence import NodeEvent, ProcessEvent
 from nodeagent.model.process import PidScope
@@ -52,11 +52,7 @@ class PidWatch:
                 self._epoll = select.epoll()
                 threading.Thread(target=self._run, name="pid-watch", daemon=True).start()
         # Looked at with the descriptor in hand: the number may be another process's by now.
-        try:
-            born = start_ticks(self._node, scope.pid)
-        except (FileNotFoundError, ProcessLookupError):
-            born = -1
-        if born != scope.start_ticks:
+        if not lives(self._node, scope):
             self.remove(fault_id)
             raise ProcessLookupError(f"process {scope.pid} has ended")
         self._epoll.register(fd, select.EPOLLIN)

@@ -15,7 +15,7 @@ from nodeagent.backends import Outcome, Peer, Prior, Runtime
 from nodeagent.backends.cgroup import opened
 from nodeagent.bind.cgroup import folder_of
 from nodeagent.bind.node import Node
-from nodeagent.bind.process import cgroup_pids, start_ticks
+from nodeagent.bind.process import born, cgroup_pids, lives
 from nodeagent.model.errors import Refused
 from nodeagent.model.process import CgroupScope, PidScope
 from nodeagent.model.steps import Status, StepBase
@@ -89,15 +89,8 @@ def members(scope: PidScope | CgroupScope, node: Node) -> tuple[int, ...]:
             if folder is None:
                 return ()
         found = [p for p in cgroup_pids(folder_of(scope)) if p not in (0, 1, os.getpid())]
-        return tuple(pid for _, pid in sorted((_born(node, pid), pid) for pid in found))
-    return (scope.pid,) if _born(node, scope.pid) == scope.start_ticks else ()
-
-
-def _born(node: Node, pid: int) -> int:
-    try:
-        return start_ticks(node, pid)
-    except (FileNotFoundError, ProcessLookupError):
-        return -1
+        return tuple(pid for _, pid in sorted((born(node, pid), pid) for pid in found))
+    return (scope.pid,) if lives(node, scope) else ()
 
 
 class KillBackend:

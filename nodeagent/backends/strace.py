@@ -19,10 +19,9 @@ from nodeagent.backends import Outcome, Peer, Prior, Runtime
 from nodeagent.backends.pause import wait_for
 from nodeagent.backends.pid_watch import PidWatch
 from nodeagent.bind.node import Node
-from nodeagent.bind.process import descendants, start_ticks
+from nodeagent.bind.process import descendants, lives
 from nodeagent.clock import boottime_ns
 from nodeagent.model.errors import BackendError, Refused
-from nodeagent.model.process import PidScope
 from nodeagent.model.steps import Status, StepBase
 from nodeagent.model.steps.strace import StraceInject
 
@@ -116,19 +115,13 @@ class StraceBackend:
         what = f"process {step.scope.pid} cannot be traced"
         if shutil.which("strace") is None or shutil.which("setpriv") is None:
             raise Refused(what, "strace or setpriv is not installed", "apt-get install strace")
-        if not self._lives(step.scope):
+        if not lives(self._node, step.scope):
             raise Refused(what, "it has ended, or its pid is another's by now", "plan again")
         for pid in descendants(self._node, step.scope.pid):
             tracer = self._tracer_of(pid)
             if tracer:
                 raise Refused(what, f"process {pid} is traced already, by process {tracer}")
         return {}
-
-    def _lives(self, scope: PidScope) -> bool:
-        try:
-            return start_ticks(self._node, scope.pid) == scope.start_ticks
-        except (FileNotFoundError, ProcessLookupError):
-            return False
 
     def _tracer_of(self, pid: int) -> int:
         try:

@@ -14,7 +14,14 @@ from nodeagent.backends.syscall_bpf import SyscallHooks
 from nodeagent.backends.syscall_places import places
 from nodeagent.backends.syscall_slots import SyscallSlots
 from nodeagent.bind.node import Node
-from nodeagent.bind.process import CGROUPS, cgroup_pids, has_io_uring, is_compat, start_ticks
+from nodeagent.bind.process import (
+    CGROUPS,
+    born,
+    cgroup_pids,
+    has_io_uring,
+    is_compat,
+    start_ticks,
+)
 from nodeagent.encode.syscall_maps import Hits
 from nodeagent.encode.syscalls import URING, table
 from nodeagent.model.errors import FaultError, Refused
@@ -118,14 +125,8 @@ class SyscallBackend:
         with self._lock:
             if self._slots is None:
                 return False
-            born = self._slots.processes(slot)
-        return any(self._born(pid) == start for pid, start in born.items())
-
-    def _born(self, pid: int) -> int:
-        try:
-            return start_ticks(self._node, pid)
-        except (FileNotFoundError, ProcessLookupError):
-            return -1
+            known = self._slots.processes(slot)
+        return any(born(self._node, pid) == start for pid, start in known.items())
 
     def undo(self, fault_id: str, step: SyscallFail, prior: Prior, peers: Sequence[Peer]) -> None:
         """Close the slot; hooks that nobody needs any more are detached."""

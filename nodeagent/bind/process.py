@@ -57,6 +57,19 @@ def start_ticks(node: Node, pid: int) -> int:
     return int(stat_fields(node, pid)[19])
 
 
+def born(node: Node, pid: int) -> int:
+    """start_ticks(), -1 when there is no such process. Raises OSError."""
+    try:
+        return start_ticks(node, pid)
+    except (FileNotFoundError, ProcessLookupError):
+        return -1
+
+
+def lives(node: Node, scope: PidScope) -> bool:
+    """Whether the process is there, and its pid not another one's by now. Raises OSError."""
+    return born(node, scope.pid) == scope.start_ticks
+
+
 def _bind_pid(node: Node, pid: int, tree: bool, device: str | None) -> ProcessBinding:
     what = f"process {pid} cannot be a target"
     try:
