@@ -39,7 +39,6 @@ COMPILE_TIMEOUT_S = 600.0
 """A second natively; minutes under emulation."""
 
 LICENSE = b"Dual MIT/GPL"
-LOG_SIZE = LOG_LIMIT
 KHEADERS = Path("/sys/kernel/kheaders.tar.xz")
 _TYPES = {"kprobe": (2, 0), "raw_tp": (17, 0), "fmod_ret": (26, 26), "lsm": (29, 27)}
 """enum bpf_prog_type, enum bpf_attach_type."""
@@ -172,26 +171,15 @@ def _compile(what: str, request: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _library() -> ctypes.CDLL:
-    found = lib()
-    pointer, number, text, size = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t
-    found.bpf_prog_load.restype = found.bpf_btf_load.restype = number
-    found.libbpf_find_vmlinux_btf_id.restype = number
-    found.bpf_prog_load.argtypes = (number, text, text, text, size, ctypes.POINTER(_LoadOpts))
-    found.bpf_btf_load.argtypes = (text, size, pointer)
-    found.libbpf_find_vmlinux_btf_id.argtypes = (text, number)
-    return found
-
-
 def _load(want: Want, linked: Linked) -> int:
     kind, attach = _TYPES[want.kind]
     aim = 0
     if want.function:
-        aim = _library().libbpf_find_vmlinux_btf_id(want.function.encode(), attach)
+        aim = lib().libbpf_find_vmlinux_btf_id(want.function.encode(), attach)
         if aim < 0:
             why = f"failed to find kernel BTF type of {want.function}: {strerror(-aim)}"
             raise VerifierRejected(f"{want.program} cannot be loaded", why, why)
-    btf = check(_library().bpf_btf_load(linked.btf, len(linked.btf), None), "load BTF")
+    btf = check(lib().bpf_btf_load(linked.btf, len(linked.btf), None), "load BTF")
     try:
         return _verified(want, linked, (kind, attach, aim, btf))
     finally:
@@ -210,20 +198,18 @@ def _verified(want: Want, linked: Linked, how: tuple[int, int, int, int]) -> int
         func_info_cnt=len(linked.func_info) // 8,
         func_info_rec_size=8,
     )
-    log = ctypes.create_string_buffer(LOG_SIZE)
+    log = ctypes.create_string_buffer(LOG_LIMIT)
 
     def attempt() -> int:
         code, count = linked.instructions, len(linked.instructions) // 8
         name = want.program.encode()[:15]
-        result = int(
-            _library().bpf_prog_load(kind, name, LICENSE, code, count, ctypes.byref(opts))
-        )  # fmt: skip
+        result = int(lib().bpf_prog_load(kind, name, LICENSE, code, count, ctypes.byref(opts)))
         return result if result >= 0 else -errno_of(result)
 
     fd = attempt()
     if fd >= 0:
         return fd
-    opts.log_level, opts.log_size, opts.log_buf = 1, LOG_SIZE, ctypes.addressof(log)
+    opts.log_level, opts.log_size, opts.log_buf = 1, LOG_LIMIT, ctypes.addressof(log)
     again = attempt()  # for the verifier's words; a log that is too long is an error of its own
     if again >= 0:
         return again

@@ -38,20 +38,6 @@ class _LinkOpts(ctypes.Structure):
     ]
 
 
-def _library() -> ctypes.CDLL:
-    found = lib()
-    found.bpf_raw_tracepoint_open.restype = ctypes.c_int
-    found.bpf_raw_tracepoint_open.argtypes = (ctypes.c_char_p, ctypes.c_int)
-    found.bpf_link_create.restype = ctypes.c_int
-    found.bpf_link_create.argtypes = (
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.POINTER(_LinkOpts),
-    )
-    return found
-
-
 class FdLink:
     """An attached program by the descriptor of its link."""
 
@@ -67,12 +53,12 @@ class FdLink:
 
 def attach_tracing(program_fd: int, name: str) -> FdLink:
     """Attach where the program was aimed at when it was loaded. Raises OSError."""
-    return FdLink(check(_library().bpf_raw_tracepoint_open(None, program_fd), f"attach {name}"))
+    return FdLink(check(lib().bpf_raw_tracepoint_open(None, program_fd), f"attach {name}"))
 
 
 def attach_raw_tracepoint(program_fd: int, tracepoint: str) -> FdLink:
     """Attach to one more tracepoint. Raises OSError."""
-    fd = _library().bpf_raw_tracepoint_open(tracepoint.encode(), program_fd)
+    fd = lib().bpf_raw_tracepoint_open(tracepoint.encode(), program_fd)
     return FdLink(check(fd, f"attach to {tracepoint}"))
 
 
@@ -86,9 +72,7 @@ def attach_kprobe(program_fd: int, function: str, cookie: int, at_return: bool) 
         event = _open_kprobe(function, at_return)
         try:
             opts = _LinkOpts(sz=ctypes.sizeof(_LinkOpts), bpf_cookie=cookie)
-            link = _library().bpf_link_create(
-                program_fd, event, BPF_PERF_EVENT, ctypes.byref(opts)
-            )  # fmt: skip
+            link = lib().bpf_link_create(program_fd, event, BPF_PERF_EVENT, ctypes.byref(opts))
             fd = check(link, f"attach to {function}")
             if _LIBC.ioctl(event, ctypes.c_ulong(PERF_EVENT_IOC_ENABLE), 0) < 0:
                 code = ctypes.get_errno()

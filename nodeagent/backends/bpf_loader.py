@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import struct
 from collections.abc import Mapping
@@ -74,38 +73,22 @@ class SharedObject(BpfObject):
         for name, shared in maps.items():
             found = lib().bpf_object__find_map_by_name(self._handle(), name.encode())
             if found:
-                check(_library().bpf_map__reuse_fd(found, shared.fd), f"share {name}")
+                check(lib().bpf_map__reuse_fd(found, shared.fd), f"share {name}")
 
     def only(self, program: str) -> None:
         """Load this program and no other one; before load."""
         wanted, at = self.program(program), None
-        while at := _library().bpf_object__next_program(self._handle(), at):
-            _library().bpf_program__set_autoload(at, at == wanted)
+        while at := lib().bpf_object__next_program(self._handle(), at):
+            lib().bpf_program__set_autoload(at, at == wanted)
 
     def aim(self, program: str, function: str) -> None:
         """Set what a program is attached to; before load. Raises OSError."""
         handle, name = self.program(program), function.encode()
-        check(_library().bpf_program__set_attach_target(handle, 0, name), f"aim at {function}")
+        check(lib().bpf_program__set_attach_target(handle, 0, name), f"aim at {function}")
 
     def maps(self) -> dict[str, BpfMap]:
         """All maps of its own, by name; after load."""
         found, at = [], None
-        while at := _library().bpf_object__next_map(self._handle(), at):
-            found.append(_library().bpf_map__name(at).decode())
+        while at := lib().bpf_object__next_map(self._handle(), at):
+            found.append(lib().bpf_map__name(at).decode())
         return {name: self.map(name) for name in found if not name.startswith(".")}
-
-
-def _library() -> ctypes.CDLL:
-    found = lib()
-    pointer, number, text = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
-    for name, result, *arguments in (
-        ("bpf_map__reuse_fd", number, pointer, number),
-        ("bpf_map__name", text, pointer),
-        ("bpf_program__set_attach_target", number, pointer, number, text),
-        ("bpf_program__set_autoload", number, pointer, ctypes.c_bool),
-        ("bpf_object__next_program", pointer, pointer, pointer),
-        ("bpf_object__next_map", pointer, pointer, pointer),
-    ):
-        function = getattr(found, name)
-        function.restype, function.argtypes = result, arguments
-    return found
