@@ -44,7 +44,8 @@ def wait_s(left_ns: int) -> float:
 
     Who waits looks again when it has passed, and waits for the rest.
     """
-    return max(0.0, left_ns / 1e9) * 0.9 if left_ns > _SUSPENDED_NS else max(0.0, left_ns / 1e9)
+    left_s = max(0.0, left_ns / 1e9)
+    return left_s * 0.9 if left_ns > _SUSPENDED_NS else left_s
 
 
 def wall() -> str:

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
-from nodeagent.backends.clock import adjtimex
+from nodeagent.backends.clock import adjtimex, rtc_s
 from nodeagent.bind.systemd import is_running, systemctl
 from nodeagent.encode.timex import STA_UNSYNC, Timex
 from nodeagent.model.errors import BackendError
 
-RTC = Path("/sys/class/rtc/rtc0/since_epoch")
-
 
 def clock() -> dict[str, int | None]:
     """How the wall clock runs, and how many minutes it is off the real-time clock."""
-    now = adjtimex(Timex())
-    try:
-        rtc = int(RTC.read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        rtc = None
+    now, rtc = adjtimex(Timex()), rtc_s()
     return {
         "minutes_off_rtc": None if rtc is None else round((time.time() - rtc) / 60),
         "tick": now.tick,

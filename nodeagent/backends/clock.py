@@ -48,6 +48,14 @@ def adjtimex(request: Timex) -> Timex:
     return timex.unpack(buffer.raw)
 
 
+def rtc_s() -> int | None:
+    """What the real-time clock shows, in whole seconds; None where there is none."""
+    try:
+        return int(RTC.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+
+
 def read_clock() -> ClockReading:
     """The clock against the raw reference, now."""
     best = (1 << 62, 0, 0)
@@ -167,7 +175,5 @@ def _set_status(status: int) -> None:
 
 def _rtc_skew_s(now: ClockReading, skew: int) -> int | None:
     """The real-time clock minus the right time, in whole seconds; None where there is none."""
-    try:
-        return int(RTC.read_text(encoding="ascii")) - (now.real_ns - skew) // 1_000_000_000
-    except (OSError, ValueError):
-        return None
+    rtc = rtc_s()
+    return None if rtc is None else rtc - (now.real_ns - skew) // 1_000_000_000

@@ -9,7 +9,7 @@ from datetime import timedelta
 from nodeagent.bind import systemd
 from nodeagent.bind.family import Ask, Scene
 from nodeagent.bind.node import Node
-from nodeagent.bind.process import start_ticks, stat_fields
+from nodeagent.bind.process import stat_fields
 from nodeagent.model.errors import InvalidSpec, Refused
 from nodeagent.model.target import NodeTarget
 from nodeagent.model.timekeeping import ClockBinding, TimeDaemon
@@ -56,15 +56,17 @@ def _keepers(node: Node) -> tuple[tuple[TimeDaemon, ...], tuple[str, ...]]:
     for pid in sorted(int(name) for name in os.listdir(node.proc) if name.isdigit()):
         try:
             comm = (node.proc / str(pid) / "comm").read_text().strip()
-            if (name := short.get(comm)) is None or stat_fields(node, pid)[0] in "ZX":
+            if (name := short.get(comm)) is None:
                 continue
-            born = start_ticks(node, pid)
+            fields = stat_fields(node, pid)
         except (FileNotFoundError, ProcessLookupError):
+            continue
+        if fields[0] in "ZX":
             continue
         if name in GUEST_TOOLS:
             tools.add(name)
             continue
-        found.append(TimeDaemon(comm=name, pid=pid, start_ticks=born))
+        found.append(TimeDaemon(comm=name, pid=pid, start_ticks=int(fields[19])))
     if systemd.is_running():
         found = _with_units(node, found)
     return tuple(found), tuple(sorted(tools))

@@ -12,7 +12,7 @@ from nodeagent.model.errors import BackendError
 RUNNING = "/run/systemd/system"
 """There when systemd is process 1 (sd_booted(3))."""
 READ_S = 20.0
-STATE = ("LoadState", "ActiveState", "SubState", "UnitFileState", "ControlGroup", "MainPID")
+STATE = ("LoadState", "ActiveState")
 
 
 def is_running() -> bool:

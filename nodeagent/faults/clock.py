@@ -59,15 +59,14 @@ def _plan(spec: Spec, context: Context) -> list[StepBase]:
     binding: ClockBinding = context.binding
     units = sorted({one.unit for one in binding.daemons if one.unit})
     alone = [one for one in binding.daemons if not one.unit]
-    turns = spec.on is not None and spec.off is not None
     return [
         *(UnitStop(unit=name) for name in units),
         *(ProcessStop(scope=PidScope(pid=d.pid, start_ticks=d.start_ticks)) for d in alone),
         ClockSkew(
             offset_ns=(spec.offset // _US) * 1000 if spec.offset is not None else 0,
             drift_ppb=spec.drift or 0,
-            on_us=spec.on // _US if turns and spec.on is not None else 0,
-            off_us=spec.off // _US if turns and spec.off is not None else 0,
+            on_us=spec.on // _US if spec.on is not None else 0,
+            off_us=spec.off // _US if spec.off is not None else 0,
         ),
     ]
 

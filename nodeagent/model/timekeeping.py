@@ -8,8 +8,6 @@ every later moment of the same boot.
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import BaseModel, ConfigDict, Field
 
 from nodeagent.encode.timex import (
@@ -92,9 +90,6 @@ def grown_error(prior: ClockReading, now: ClockReading) -> int:
 def tolerance_ns(step: ClockSkew) -> int:
     """A small step must still be told from none."""
     return min(TOLERANCE_NS, abs(step.offset_ns) // 4) if step.offset_ns else TOLERANCE_NS
-
-
-Turn = Literal["off", "right"]
 
 
 def clock_status(step: ClockSkew, prior: ClockReading, now: ClockReading) -> Status:
