@@ -135,7 +135,7 @@ class History:
         series: dict[str, list[SampleRecord]] = {}
         for sample in (r for r in ordered if isinstance(r, SampleRecord)):
             series.setdefault(sample.probe, []).append(sample)
-        told = [r for r in ordered if isinstance(r, ClockOffset | AgentEvent)]
+        told = _Told.of(ordered)
         for name, story in faults.items():
             faults[name] = _timed(story, told, series, origin_ns, remedies or {})
         ends = [r.t_ns + getattr(r, "duration_ns", 0) for r in ordered if r.type == "sample"]
@@ -178,9 +178,32 @@ def _tell(faults: dict[str, FaultStory], record: AnyRecord) -> None:
     faults[record.fault] = FaultStory(story.planned, **(parts | {record.type: record}))
 
 
+@dataclass(frozen=True)
+class _Told:
+    """What agents said, by what it is about: a long run has a great deal of it."""
+
+    clocks: Mapping[str, list[ClockOffset]]
+    events: Mapping[str, list[AgentEvent]]
+
+    @classmethod
+    def of(cls, ordered: Iterable[AnyRecord]) -> _Told:
+        clocks: dict[str, list[ClockOffset]] = {}
+        events: dict[str, list[AgentEvent]] = {}
+        for record in ordered:
+            if isinstance(record, ClockOffset):
+                clocks.setdefault(record.node, []).append(record)
+            elif isinstance(record, AgentEvent):
+                events.setdefault(record.fault, []).append(record)
+        return cls(clocks, events)
+
+    def about(self, ended: FaultEnded) -> list[ClockOffset | AgentEvent]:
+        """All that can tell when a fault ended."""
+        return [*self.clocks.get(ended.node, ()), *self.events.get(ended.fault, ())]
+
+
 def _timed(
     story: FaultStory,
-    told: list[ClockOffset | AgentEvent],
+    told: _Told,
     series: Mapping[str, list[SampleRecord]],
     origin_ns: int | None,
     remedies: Mapping[str, str],
@@ -192,10 +215,11 @@ def _timed(
     by = ended.by.removeprefix("remedy ")
     probe = series.get(remedies.get(by, ""), [])
     seen = act_ns(armed, ended, probe)
+    about = told.about(ended)
     return replace(
         story,
-        node_end_ns=node_end_ns(armed, ended, told, origin_ns),
-        act_ns=told_act_ns(armed, ended, told, origin_ns) if seen is None else seen,
+        node_end_ns=node_end_ns(armed, ended, about, origin_ns),
+        act_ns=told_act_ns(armed, ended, about, origin_ns) if seen is None else seen,
     )
 
 

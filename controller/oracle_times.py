@@ -16,20 +16,21 @@ from controller.records import (
     SampleRecord,
 )
 
+Told = Sequence[ClockOffset | AgentEvent]
+
 _END_EVENTS = ("ended", "remedied")
 
 
 def node_end_ns(
     armed: FaultArmed,
     ended: FaultEnded,
-    records: Iterable[ClockOffset | AgentEvent],
+    told: Told,
     origin_ns: int | None,
 ) -> int | None:
     """The end by the node's clock, brought to the run's by the offset that was measured nearest
     to it; never after its record, never before the fault was armed. None if it is not known."""
     if origin_ns is None:
         return None
-    told = list(records)
     node_ns = ended.node_ns
     if node_ns is None:
         node_ns = next((e.node_ns for e in _events(ended, told) if e.name in _END_EVENTS), None)
@@ -39,7 +40,7 @@ def node_end_ns(
 def told_act_ns(
     armed: FaultArmed,
     ended: FaultEnded,
-    records: Iterable[ClockOffset | AgentEvent],
+    told: Told,
     origin_ns: int | None,
 ) -> int | None:
     """When the act was done by which the node saw that the fault is remedied: a write to the last
@@ -47,13 +48,9 @@ def told_act_ns(
     once that it is repaired is right."""
     if origin_ns is None or ended.reason != "remedied":
         return None
-    told = list(records)
     acts = (e.data.get("act_ns") for e in _events(ended, told) if e.name == "remedied")
     found = next((ns for ns in acts if isinstance(ns, int)), None)
     return _by_ours(found, armed, ended, told, origin_ns)
-
-
-Told = Sequence[ClockOffset | AgentEvent]
 
 
 def _events(ended: FaultEnded, told: Told) -> Iterable[AgentEvent]:
