@@ -59,7 +59,9 @@ class Measuring:
 
     def __init__(self, core: Core, rules: Rules) -> None:
         self._core = core
+        self._faults = [s for s in core.order if s.item.role == "fault"]
         self._rules = rules
+        self._specs: dict[str, list[OracleSpec]] = {}
         self._armed: dict[str, int] = {}
         self._ended: dict[str, tuple[int, str]] = {}
         self._words: list[Submission] = []
@@ -97,17 +99,18 @@ class Measuring:
 
     def windows(self) -> list[tuple[str, Span]]:
         """(node, hold window), those that are known by now, for each fault and oracle."""
-        every = [(s.item.node, w) for s in self._faults() for w in self._windows(s)]
+        armed = (s for s in self._faults if s.id in self._armed)
+        every = [(s.item.node, w) for s in armed for w in self._windows(s)]
         return [(node, window) for node, window in every if window is not None]
 
     # --- one fault -------------------------------------------------------------------------
 
-    def _faults(self) -> list[ItemState]:
-        return [s for s in self._core.order if s.item.role == "fault"]
-
     def _windows(self, state: ItemState) -> list[Span | None]:
-        specs = oracles_of(state.item.slot, self._rules.oracles)
-        return [self._window(state, spec) for _, spec in specs]
+        specs = self._specs.get(state.id)
+        if specs is None:
+            found = oracles_of(state.item.slot, self._rules.oracles)
+            specs = self._specs[state.id] = [spec for _, spec in found]
+        return [self._window(state, spec) for spec in specs]
 
     def _window(self, state: ItemState, spec: OracleSpec) -> Span | None:
         """As controller.oracle.moment_of will have it, from what is known while it happens."""
@@ -140,8 +143,11 @@ class Measuring:
 
     def _over(self, now: int, windows: list[tuple[str, Span]]) -> bool:
         """Whether every fault of the plan was judged, or was never there."""
+        last = max((end for _, (_, end) in windows), default=0)
+        if now < last:
+            return False
         judged = 0
-        for state in self._faults():
+        for state in self._faults:
             if state.life is Life.DROPPED:
                 continue
             if state.id not in self._armed:
@@ -149,8 +155,7 @@ class Measuring:
             if None in self._windows(state):
                 return False
             judged += 1
-        last = max((end for _, (_, end) in windows), default=0)
-        if not judged or now < last:
+        if not judged:
             return False
         return now >= last + PATIENCE_NS or all(
             self._sampled.get(name, now) >= last for name in self._rules.probes
