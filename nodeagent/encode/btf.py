@@ -18,15 +18,20 @@ def enumerator(btf: bytes, name: str) -> int | None:
 
     Raises ValueError when the bytes are no BTF of this machine's byte order.
     """
+    types, strings = sections(btf)
+    at = strings.find(b"\0" + name.encode() + b"\0")
+    return None if at < 0 else _find_member(types, strings, at + 1, name.split("_")[0])
+
+
+def sections(btf: bytes) -> tuple[bytes, bytes]:
+    """(types, strings). Raises ValueError for what is no BTF of this machine's byte order."""
     if len(btf) < _HEADER.size:
         raise ValueError("the BTF is shorter than its header")
     magic, _, _, hdr_len, type_off, type_len, str_off, str_len = _HEADER.unpack_from(btf)
     if magic != MAGIC:
         raise ValueError(f"BTF starts with {magic:#x}, not {MAGIC:#x}")
     strings = btf[hdr_len + str_off : hdr_len + str_off + str_len]
-    types = btf[hdr_len + type_off : hdr_len + type_off + type_len]
-    at = strings.find(b"\0" + name.encode() + b"\0")
-    return None if at < 0 else _find_member(types, strings, at + 1, name.split("_")[0])
+    return btf[hdr_len + type_off : hdr_len + type_off + type_len], strings
 
 
 def _find_member(types: bytes, strings: bytes, offset: int, prefix: str) -> int | None:

@@ -11,9 +11,8 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from nodeagent.encode.btf import MAGIC
+from nodeagent.encode.btf import sections
 
-_HEADER = struct.Struct("=HBBIIIII")  # struct btf_header
 _TYPE = struct.Struct("=III")  # struct btf_type
 _MEMBER = struct.Struct("=III")  # struct btf_member
 _STRUCT, _UNION = 4, 5
@@ -55,13 +54,7 @@ class _Walk:
     """The types of one BTF, by their place."""
 
     def __init__(self, btf: bytes) -> None:
-        if len(btf) < _HEADER.size:
-            raise ValueError("the BTF is shorter than its header")
-        magic, _, _, hdr_len, type_off, type_len, str_off, str_len = _HEADER.unpack_from(btf)
-        if magic != MAGIC:
-            raise ValueError(f"BTF starts with {magic:#x}, not {MAGIC:#x}")
-        self._strings = btf[hdr_len + str_off : hdr_len + str_off + str_len]
-        self._types = btf[hdr_len + type_off : hdr_len + type_off + type_len]
+        self._types, self._strings = sections(btf)
         self._places = array("I", (0,))  # by type id; 0 is void
         self._structs: dict[int, int] = {}  # by place of the name
         self._index()
