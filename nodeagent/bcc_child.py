@@ -182,15 +182,16 @@ def layouts_of_headers(headers: str, folder: Path, wanted: Wanted) -> dict[str, 
 def answer(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     """From a request to instructions by function. Raises OSError, ValueError, KeyError.
 
-    source, files: what to compile; maps: names, in the order of their numbers; btf: a file, or
-    headers: a folder or an archive; layouts: what an earlier child found in those.
+    source, files: what to compile; maps: names, in the order of their numbers; layouts: what an
+    earlier child found for the same structures; else btf: a file, or headers: a folder or an
+    archive.
     """
     source = flatten(request["source"], request["files"])
     wanted = source.wanted(os.uname().machine)
-    if request["btf"]:
-        kernel = layouts(Path(request["btf"]).read_bytes(), wanted)
-    elif request["layouts"]:
+    if request["layouts"]:
         kernel = {name: Layout(**one) for name, one in request["layouts"].items()}
+    elif request["btf"]:
+        kernel = layouts(Path(request["btf"]).read_bytes(), wanted)
     else:
         kernel = layouts_of_headers(request["headers"], folder / "headers", wanted)
     stubs = folder / "stubs"
