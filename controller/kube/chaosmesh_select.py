@@ -9,13 +9,11 @@ from typing import Any
 
 from controller.kube.choose import ALL, HowMany, parse_how_many
 from controller.kube.discover import Query
-from controller.kube.labels import parse_selector
+from controller.kube.labels import parse_selector, selector_text
 from controller.kube.select import Ask
 
 _GO = re.compile(r"(\d+(?:\.\d*)?)(ns|us|µs|ms|s|m|h)", re.ASCII)
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_OPERATORS = {"In": "{k} in ({v})", "NotIn": "{k} notin ({v})", "Exists": "{k}",
-              "DoesNotExist": "!{k}"}  # fmt: skip
 
 
 class Unmappable(Exception):
@@ -46,15 +44,13 @@ def selected(body: Mapping[str, Any], namespace: str) -> tuple[Query, Ask]:
     if phases:
         raise Unmappable(f"selector.podPhaseSelectors: {phases[0]} pods have nothing to hit")
     space, names = _named(selector, namespace)
-    labels = [f"{k}={v}" for k, v in (selector.get("labelSelectors") or {}).items()]
-    for one in selector.get("expressionSelectors") or ():
-        text = _OPERATORS[one["operator"]]
-        labels.append(text.format(k=one["key"], v=",".join(one.get("values") or ())))
+    labels = selector_text(selector.get("labelSelectors") or {},
+                           selector.get("expressionSelectors") or ())  # fmt: skip
     fields = [f"{k}={v}" for k, v in (selector.get("fieldSelectors") or {}).items()]
     node_labels = ",".join(f"{k}={v}" for k, v in (selector.get("nodeSelectors") or {}).items())
-    parse_selector(",".join(labels))
+    parse_selector(labels)
     parse_selector(node_labels)
-    query = Query(space, names, ",".join(labels) if not names else "",
+    query = Query(space, names, labels if not names else "",
                   ",".join(fields) if not names else "", "", node_labels)  # fmt: skip
     how_many = None if names and body.get("mode") == "all" else _mode(body)
     if names and how_many is not None:

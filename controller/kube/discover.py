@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from controller.kube.answers import ApiPath
 from controller.kube.client import Cluster
-from controller.kube.labels import parse_field_selector, parse_selector
+from controller.kube.labels import parse_field_selector, parse_selector, selector_text
 from controller.kube.objects import Node, Pod, node_from, pod_from
 from nodeagent.model.errors import InvalidSpec, Refused
 
@@ -91,7 +91,9 @@ def _owned(cluster: Cluster, query: Query) -> list[Pod]:
     found = cluster.get(ApiPath(resource, query.namespace, name, group))
     if found is None:
         raise Refused(f"there is no {kind} {query.namespace}/{name}", "", f"kubectl get {resource}")
-    labels = _selector_text(found["spec"].get("selector") or {})
+    selector = found["spec"].get("selector") or {}
+    labels = selector_text(selector.get("matchLabels") or {},
+                           selector.get("matchExpressions") or ())  # fmt: skip
     uids = {found["metadata"]["uid"]}
     if kind == "deployment":
         sets, _ = cluster.listed(ApiPath("replicasets", query.namespace, group=APPS), labels)
@@ -104,19 +106,6 @@ def _owned(cluster: Cluster, query: Query) -> list[Pod]:
     items, _ = cluster.listed(ApiPath("pods", query.namespace), wanted, query.fields)
     pods = [pod_from(one) for one in items]
     return [pod for pod in pods if pod.owner is not None and pod.owner.uid in uids]
-
-
-def _selector_text(selector: Mapping[str, object]) -> str:
-    """A LabelSelector as the query takes it."""
-    labels = selector.get("matchLabels") or {}
-    parts = [f"{k}={v}" for k, v in labels.items()] if isinstance(labels, Mapping) else []
-    operators = {"In": "{k} in ({v})", "NotIn": "{k} notin ({v})", "Exists": "{k}",
-                 "DoesNotExist": "!{k}"}  # fmt: skip
-    expressions = selector.get("matchExpressions") or ()
-    for one in expressions if isinstance(expressions, list) else ():
-        text = operators[one["operator"]]
-        parts.append(text.format(k=one["key"], v=",".join(one.get("values") or ())))
-    return ",".join(parts)
 
 
 def find_nodes(cluster: Cluster, labels: str = "") -> dict[str, Node]:

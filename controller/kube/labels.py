@@ -7,8 +7,9 @@ As k8s.io/apimachinery/pkg/labels reads them: `k`, `!k`, `k=v`, `k==v`, `k!=v`, 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from nodeagent.model.errors import InvalidSpec
 
@@ -17,6 +18,9 @@ _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
 _PREFIX = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
 _SYMBOLS = ("==", "!=", "=", "!", ",", "(", ")", "<", ">")
 _FIELD = re.compile(r"([A-Za-z0-9.\[\]'-]+)(==|!=|=)([^,=!\\]*)", re.ASCII)
+_OPERATORS = {"In": "{k} in ({v})", "NotIn": "{k} notin ({v})", "Exists": "{k}",
+              "DoesNotExist": "!{k}"}  # fmt: skip
+"""Of a LabelSelectorRequirement (k8s.io/apimachinery/pkg/apis/meta/v1)."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +158,14 @@ class _Parser:
             if word != ",":
                 raise self._wrong(at, "a comma or ) is needed between values")
             values.append(self._value())
+
+
+def selector_text(labels: Mapping[str, Any], expressions: Iterable[Mapping[str, Any]]) -> str:
+    """matchLabels and matchExpressions as one label selector. Raises KeyError for a bad one."""
+    parts = [f"{k}={v}" for k, v in labels.items()]
+    parts += [_OPERATORS[one["operator"]].format(k=one["key"], v=",".join(one.get("values") or ()))
+              for one in expressions]  # fmt: skip
+    return ",".join(parts)
 
 
 def parse_field_selector(text: str) -> str:

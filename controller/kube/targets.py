@@ -13,13 +13,13 @@ from controller.kube.volumes import volume_target
 from nodeagent.model.errors import InvalidSpec, Refused
 from nodeagent.model.kind import FaultKind
 from nodeagent.model.plan import FaultRequest
+from nodeagent.model.target import STANDS_FOR
 
 GROUP_SLUG = 18
 """Characters of a kind's name in a group's id, so that `GROUP-NNNNN` is an id (at most 32)."""
 MAX_GROUP = 99_999
 EACH_CONTAINER = ("kill",)
 """Kinds that would end the pod's sandbox with the pod's cgroup: they are given its containers."""
-DISK = ("file", "volume", "device")
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def is_network(kind: FaultKind) -> bool:
 
 def is_disk(kind: FaultKind) -> bool:
     """Whether a kind acts on devices, volumes or files."""
-    return any(name in kind.targets for name in DISK)
+    return not set(STANDS_FOR["pod-volume"]).isdisjoint(kind.targets)
 
 
 def check_ask(kind: FaultKind, ask: Ask, part: Mapping[str, Any]) -> Ask:
@@ -51,7 +51,7 @@ def check_ask(kind: FaultKind, ask: Ask, part: Mapping[str, Any]) -> Ask:
         )
     if not is_disk(kind) and (ask.volume is not None or part):
         raise InvalidSpec(f"{kind.name} does not act on volumes", "", "leave --volume out")
-    if not is_disk(kind) and not {"netns", "cgroup"} & set(kind.targets):
+    if not is_disk(kind) and set(STANDS_FOR["pod"]).isdisjoint(kind.targets):
         raise InvalidSpec(
             f"{kind.name} does not take pods",
             f"it takes: {', '.join(kind.targets)}",
