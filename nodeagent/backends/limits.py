@@ -13,7 +13,6 @@ from nodeagent.backends import Outcome, Peer, Prior, Runtime
 from nodeagent.backends.cgroup import pids_refused, put, read
 from nodeagent.bind.node import Node
 from nodeagent.bind.process import descendants, stat_fields
-from nodeagent.clock import boottime_ns
 from nodeagent.model.errors import BackendError, Refused
 from nodeagent.model.process import PidScope
 from nodeagent.model.steps import Status, StepBase
@@ -142,8 +141,7 @@ class PidsBackend:
         want = int(current) + step.leave
         if limit.isdigit() and int(limit) <= want:
             raise Refused(what, f"pids.max is {limit} already, and it has {current}")
-        return {"value": limit, "want": str(want), "refused": pids_refused(step.scope),
-                "boottime_ns": boottime_ns()}  # fmt: skip
+        return {"value": limit, "want": str(want), "refused": pids_refused(step.scope)}
 
     def status(self, step: PidsLeave, prior: Prior, peers: Sequence[Peer]) -> Status:
         now = read(step.scope, "pids.max")

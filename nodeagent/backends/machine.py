@@ -29,7 +29,11 @@ def backends(runtime: Runtime) -> dict[type[StepBase], Any]:
 
 def going_down(fault_id: str) -> bool:
     """Whether this fault is taking the node down already: nobody can revert it in this boot."""
-    return (MARKS / f"node-down-{fault_id}").exists()
+    return _mark(fault_id).exists()
+
+
+def _mark(fault_id: str) -> Path:
+    return MARKS / f"node-down-{fault_id}"
 
 
 class _Fuse:
@@ -78,29 +82,25 @@ class DownBackend:
     def __init__(self) -> None:
         self._fuse: _Fuse | None = None
 
-    @staticmethod
-    def _mark(prior: Prior) -> Path:
-        return MARKS / f"node-down-{prior['fault']}"
-
     def observe(self, fault_id: str, step: NodeDown, peers: Sequence[Peer]) -> Prior:
         if step.how != "orderly" and not os.access(SYSRQ, os.W_OK):
             raise Refused("the node cannot be taken down", f"{SYSRQ} cannot be written")
         return {"fault": fault_id}
 
     def status(self, step: NodeDown, prior: Prior, peers: Sequence[Peer]) -> Status:
-        if self._fuse is not None or self._mark(prior).exists():
+        if self._fuse is not None or going_down(prior["fault"]):
             return Status.OURS
         return Status.PRIOR
 
     def apply(self, fault_id: str, step: NodeDown, prior: Prior, peers: Sequence[Peer]) -> Outcome:
         if self._fuse is None:
-            self._fuse = _Fuse(step, self._mark(prior))
+            self._fuse = _Fuse(step, _mark(prior["fault"]))
         return {}
 
     def undo(self, fault_id: str, step: NodeDown, prior: Prior, peers: Sequence[Peer]) -> None:
         if self._fuse is not None:
             self._fuse.put_out()
-        if self._mark(prior).exists():
+        if going_down(prior["fault"]):
             raise BackendError(
                 "the node is going down already",
                 "that cannot be called off",
@@ -111,6 +111,6 @@ class DownBackend:
     def measure(self, fault_id: str, step: NodeDown, prior: Prior) -> dict[str, Any]:
         fuse = self._fuse
         return {
-            "waiting": not self._mark(prior).exists(),
+            "waiting": not going_down(prior["fault"]),
             "failed": fuse.failed if fuse is not None else "",
         }

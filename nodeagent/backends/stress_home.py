@@ -12,6 +12,7 @@ from pathlib import Path
 from nodeagent.backends.cgroup import keyed, opened, stalls
 from nodeagent.backends.pause import wait_for
 from nodeagent.bind.cgroup import folder_of
+from nodeagent.bind.node import read_text
 from nodeagent.encode.psi import RESOURCES, Stalls, parse
 from nodeagent.model.errors import BackendError
 from nodeagent.model.steps.process import StressRun
@@ -62,11 +63,11 @@ class Home:
     def usage_usec(self) -> int:
         """CPU time of the stressors."""
         for child in self.children:
-            if used := _read(child / "cpu.stat"):
+            if used := read_text(child / "cpu.stat"):
                 found = keyed(used, ("usage_usec",))
                 if found:
                     return found["usage_usec"]
-            if (nanos := _read(child / "cpuacct.usage").strip()).isdigit():
+            if (nanos := read_text(child / "cpuacct.usage").strip()).isdigit():
                 return int(nanos) // 1000
         return 0
 
@@ -79,7 +80,7 @@ class Home:
         found = dict.fromkeys(("oom_kill", "nr_throttled", "throttled_usec"), 0)
         for folder in self.counted:
             found["oom_kill"] += _oom_kills(folder)
-            stat = _read(folder / "cpu.stat")
+            stat = read_text(folder / "cpu.stat")
             found |= keyed(stat, ("nr_throttled", "throttled_usec"))
             if nanos := keyed(stat, ("throttled_time",)).get("throttled_time"):
                 found["throttled_usec"] = nanos // 1000
@@ -91,13 +92,13 @@ class Home:
             return stalls(self._step.scope)
         if self._step.v1:
             return {}
-        read = {name: _read(Path("/proc/pressure") / name) for name in RESOURCES}
+        read = {name: read_text(Path("/proc/pressure") / name) for name in RESOURCES}
         return {name: parse(text) for name, text in read.items() if text}
 
     def _first(self, names: Sequence[str]) -> int:
         for folder in self.counted:
             for name in names:
-                if (text := _read(folder / name).strip()).isdigit():
+                if (text := read_text(folder / name).strip()).isdigit():
                     return int(text)
         return 0
 
@@ -109,10 +110,10 @@ class Home:
 
 def _oom_kills(folder: Path) -> int:
     """v2 counts at every ancestor, v1 only where the victim was (memcg_memory_event)."""
-    if events := _read(folder / "memory.events"):
+    if events := read_text(folder / "memory.events"):
         return keyed(events, ("oom_kill",)).get("oom_kill", 0)
     return sum(
-        keyed(_read(Path(here, "memory.oom_control")), ("oom_kill",)).get("oom_kill", 0)
+        keyed(read_text(Path(here, "memory.oom_control")), ("oom_kill",)).get("oom_kill", 0)
         for here, _, files in os.walk(folder)
         if "memory.oom_control" in files
     )
@@ -176,11 +177,4 @@ def _kill(child: Path) -> None:
 
 def pids_of(child: Path) -> tuple[int, ...]:
     """Processes in a cgroup itself; none when it is gone."""
-    return tuple(map(int, _read(child / "cgroup.procs").split()))
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return ""
+    return tuple(map(int, read_text(child / "cgroup.procs").split()))

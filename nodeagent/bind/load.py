@@ -11,7 +11,7 @@ from nodeagent.bind import cgroup
 from nodeagent.bind.family import Ask, Scene
 from nodeagent.bind.mounts import read_mounts
 from nodeagent.bind.node import Node, read_text
-from nodeagent.bind.process import NODE_AGENTS
+from nodeagent.bind.process import agents_among
 from nodeagent.model.cgroup import CgroupBinding
 from nodeagent.model.errors import InvalidSpec, Refused
 from nodeagent.model.load import LoadBinding
@@ -104,7 +104,7 @@ def _v1(node: Node, asked: str) -> LoadBinding:
         memory_from=memory_from if memory is not None and memory <= total else "the node's memory",
         memory_limited=memory is not None,
         node_memory=total,
-        node_agents=tuple(sorted({comm for comm in _comms(node, pids) if comm in NODE_AGENTS})),
+        node_agents=agents_among(node, pids),
     )
 
 
@@ -120,11 +120,6 @@ def _pids(folder: Path) -> Iterator[int]:
     for here, _, files in os.walk(folder):
         if "cgroup.procs" in files:
             yield from map(int, read_text(Path(here, "cgroup.procs")).split())
-
-
-def _comms(node: Node, pids: set[int]) -> Iterator[str]:
-    for pid in pids:
-        yield read_text(node.proc / str(pid) / "comm").strip()
 
 
 def _lineage(there: dict[str, Path], mounted: dict[str, Path], controller: str) -> Iterator[Path]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from nodeagent.bind.family import Ask, Scene
-from nodeagent.bind.node import Node
+from nodeagent.bind.node import Node, read_text
 from nodeagent.model.errors import InvalidSpec, Refused
 from nodeagent.model.process import CgroupScope, PidScope, ProcessBinding
 from nodeagent.model.target import CgroupTarget, ProcessTarget
@@ -143,9 +144,14 @@ def _bind_cgroup(node: Node, asked: str, device: str | None) -> ProcessBinding:
         raise Refused(what, f"it is not below {CGROUPS}", "see: cat /proc/PID/cgroup")
     if not (path / "cgroup.procs").exists():
         raise Refused(what, f"there is no such cgroup: {path}", "see: cat /proc/PID/cgroup")
+    scope = scope_at(path)
+    return _described(node, f"cgroup {scope.path}", scope, cgroup_pids(path), device)
+
+
+def scope_at(path: Path) -> CgroupScope:
+    """The cgroup whose directory this is. Raises OSError."""
     relative = path.relative_to(CGROUPS)
-    scope = CgroupScope(id=path.stat().st_ino, level=len(relative.parts), path=f"/{relative}")
-    return _described(node, f"cgroup /{relative}", scope, cgroup_pids(path), device)
+    return CgroupScope(id=path.stat().st_ino, level=len(relative.parts), path=f"/{relative}")
 
 
 def cgroup_pids(path: Path) -> tuple[int, ...]:
@@ -186,6 +192,12 @@ def _described(
         device=_device(device) if device else None,
         notes=tuple(notes),
     )
+
+
+def agents_among(node: Node, pids: Iterable[int]) -> tuple[str, ...]:
+    """Names of the node's agents that are among these processes."""
+    names = {read_text(node.proc / str(pid) / "comm") for pid in pids}
+    return tuple(sorted(names & set(NODE_AGENTS)))
 
 
 def _comm(node: Node, pid: int) -> str:

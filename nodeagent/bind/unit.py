@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from nodeagent.bind import process, systemd
 from nodeagent.bind.cgroup import lineage
 from nodeagent.bind.family import Ask, Scene
-from nodeagent.bind.node import Node
+from nodeagent.bind.node import read_text
 from nodeagent.model.errors import InvalidSpec, Refused
-from nodeagent.model.process import CgroupScope
 from nodeagent.model.target import UnitTarget
 from nodeagent.model.unit import UnitBinding
 
@@ -52,12 +50,12 @@ def bind(scene: Scene, ask: Ask) -> UnitBinding:
     return UnitBinding(
         target=f"unit {found['Id']}",
         unit=found["Id"],
-        scope=_scope(cgroup) if pids and ask.facts.cgroup == "v2" else None,
-        frozen=any(_read(one / "cgroup.freeze") == "1" for one in lineage(cgroup))
+        scope=process.scope_at(cgroup) if pids and ask.facts.cgroup == "v2" else None,
+        frozen=any(read_text(one / "cgroup.freeze") == "1" for one in lineage(cgroup))
         if pids
         else False,
-        cpu_max=_read(cgroup / "cpu.max") if pids else "",
-        node_agents=_agents(scene.node, pids),
+        cpu_max=read_text(cgroup / "cpu.max") if pids else "",
+        node_agents=process.agents_among(scene.node, pids[: process.MAX_LOOKED_AT]),
         lifeline=LIFELINES.get(found["Id"].removesuffix(".service"), ""),
         restarts=found["Restart"],
     )
@@ -74,20 +72,3 @@ def _check(what: str, found: dict[str, str]) -> None:
             f"it is {found['ActiveState']}: there is nothing to break",
             f"see: systemctl status {found['Id']}",
         )
-
-
-def _scope(cgroup: Path) -> CgroupScope:
-    relative = cgroup.relative_to(process.CGROUPS)
-    return CgroupScope(id=cgroup.stat().st_ino, level=len(relative.parts), path=f"/{relative}")
-
-
-def _agents(node: Node, pids: tuple[int, ...]) -> tuple[str, ...]:
-    names = {_read(node.proc / str(pid) / "comm") for pid in pids[: process.MAX_LOOKED_AT]}
-    return tuple(sorted(names & set(process.NODE_AGENTS)))
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""  # not there, or gone
