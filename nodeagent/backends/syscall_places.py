@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nodeagent.encode import syscall_maps as m
+from nodeagent.encode.bpf_maps import kernel_dev
 from nodeagent.encode.syscall_maps import CallFlag, CallSlot, Way
 from nodeagent.encode.syscalls import table
 from nodeagent.model.steps.syscall import SyscallFail
@@ -59,5 +60,5 @@ def slot_value(step: SyscallFail, generation: int) -> CallSlot:
         fd_types=step.fd_types,
         uid=step.uid or 0,
         generation=generation,
-        device=m.kernel_dev(*step.device) if step.device else 0,
+        device=kernel_dev(*step.device) if step.device else 0,
     )

@@ -181,11 +181,6 @@ def pack_number(call: int, hook: int) -> bytes:
     return struct.pack("=HH", call + 1, hook)
 
 
-def kernel_dev(major: int, minor: int) -> int:
-    """A device number as the kernel holds it (include/linux/kdev_t.h)."""
-    return major << 20 | minor
-
-
 def pack_info(subject: Subject, named: Named) -> bytes:
     """struct fc_call_info."""
     return struct.pack("=BBH", subject, named, 0)

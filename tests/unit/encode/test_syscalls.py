@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeagent.encode import syscall_maps as m
+from nodeagent.encode.bpf_maps import kernel_dev
 from nodeagent.encode.syscall_table import FAMILIES
 from nodeagent.encode.syscalls import (
     MAX_ERRNO,
@@ -135,7 +136,7 @@ def test_points_do_not_meet() -> None:
 
 def test_golden_bytes() -> None:
     flags = m.CallFlag.UID | m.CallFlag.FILES
-    device = m.kernel_dev(8, 16)
+    device = kernel_dev(8, 16)
     slot = m.CallSlot(-5, 1, 2, 3, 4, 300_000, flags, 0x100, 1000, 9, device)
     assert slot.pack().hex() == (
         "fbffffffffffffff0100000000000000020000000000000003000000000000000400000"
