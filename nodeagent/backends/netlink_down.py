@@ -77,11 +77,11 @@ class LinkDownBackend:
                 return Status.GONE
             if not links[step.ifindex].up:
                 return Status.OURS
-            missing = _missing(link, prior, links)
+            missing = _missing(link, prior, set(links))
             if not missing:
                 flags = (links[i].up == up for i, up in prior["links"] if i in links)
                 return Status.PRIOR if all(flags) else Status.OURS
-            return Status.FOREIGN if _replaced(link, missing, links) else Status.OURS
+            return Status.FOREIGN if _replaced(link, missing) else Status.OURS
 
     def apply(self, fault_id: str, step: LinkDown, prior: Prior, peers: Sequence[Peer]) -> Outcome:
         """Down. Raises OSError."""
@@ -97,14 +97,14 @@ class LinkDownBackend:
         with entered(step.netns) as link:
             if link is None:
                 return
-            links = {found.index: found for found in links_of(link)}
+            links = {found.index for found in links_of(link)}
             for index, up in prior["links"]:
                 if index not in links:
                     continue
                 change = net_link.set_up if up else net_link.set_down
                 link.request(change(index))  # VLANs went up with what they are on
                 crashpoint("net:link-up")
-            _remove_unasked(link, prior, set(links))
+            _remove_unasked(link, prior, links)
             _bring_back(link, step, prior, links)
 
     def measure(self, fault_id: str, step: LinkDown, prior: Prior) -> dict[str, Any]:
@@ -144,32 +144,20 @@ def _stacked(links: Sequence[Link], below: int) -> Iterator[Link]:
 
 def _entries(link: Netlink, indexes: set[int]) -> list[r.Entry]:
     """What of some interfaces the kernel does not make again by itself."""
-    found = [
-        e
-        for e in link.dump(net_link.dump_addresses(), r.parse_address)
-        if r.address_interface(e) in indexes
-    ]
-    found += _routes(link, indexes)
+    found = link.dump(net_link.dump_addresses(), r.parse_address)
+    found += _routes(link)
     for family in FAMILIES:
         for proxies in (False, True):
             with suppress(OSError):  # a kernel without IPv6
-                found += [
-                    e
-                    for e in link.dump(r.dump_neighbours(family, proxies), r.parse_neighbour)
-                    if r.neighbour_interface(e) in indexes
-                ]
-    return [e for e in found if r.is_set_by_hand(e)]
+                found += link.dump(r.dump_neighbours(family, proxies), r.parse_neighbour)
+    return [e for e in found if r.interfaces(e) & indexes and r.is_set_by_hand(e)]
 
 
-def _routes(link: Netlink, indexes: set[int]) -> list[r.Entry]:
+def _routes(link: Netlink) -> list[r.Entry]:
     found: list[r.Entry] = []
     for family in FAMILIES:
         with suppress(OSError):  # a kernel without IPv6
-            found += [
-                e
-                for e in link.dump(r.dump_routes(family), r.parse_route)
-                if r.route_interfaces(e) & indexes
-            ]
+            found += link.dump(r.dump_routes(family), r.parse_route)
     return found
 
 
@@ -191,49 +179,41 @@ def out_no_routes() -> int:
 # --- back ---------------------------------------------------------------------------
 
 
+def _had(prior: Prior) -> list[r.Entry]:
+    return [r.Entry(sort, bytes.fromhex(body)) for sort, body in prior["entries"]]
+
+
+def _elapsed_s(prior: Prior) -> int:
+    return (boottime_ns() - int(prior["at_ns"])) // 1_000_000_000
+
+
 def _wanted(prior: Prior, links: set[int]) -> list[r.Entry]:
     """What was there and can be there again: not of interfaces that are gone, not run out."""
-    elapsed = (boottime_ns() - int(prior["at_ns"])) // 1_000_000_000
-    found = [r.Entry(sort, bytes.fromhex(body)) for sort, body in prior["entries"]]
+    elapsed = _elapsed_s(prior)
     return [
         e
-        for e in found
-        if _interfaces(e) <= links and (e.sort != "address" or r.lives_on(e, elapsed))
+        for e in _had(prior)
+        if r.interfaces(e) <= links and (e.sort != "address" or r.lives_on(e, elapsed))
     ]
 
 
-def _interfaces(entry: r.Entry) -> set[int]:
-    if entry.sort == "address":
-        return {r.address_interface(entry)}
-    if entry.sort == "neighbour":
-        return {r.neighbour_interface(entry)}
-    return r.route_interfaces(entry)
-
-
-def _missing(link: Netlink, prior: Prior, links: dict[int, Link]) -> list[r.Entry]:
-    wanted = _wanted(prior, set(links))
+def _missing(link: Netlink, prior: Prior, links: set[int]) -> list[r.Entry]:
+    wanted = _wanted(prior, links)
     there = {e.canonical() for e in _entries(link, {i for i, _ in prior["links"]})}
     return [e for e in wanted if e.canonical() not in there]
 
 
-def _replaced(link: Netlink, missing: Sequence[r.Entry], links: dict[int, Link]) -> list[r.Entry]:
+def _replaced(link: Netlink, missing: Sequence[r.Entry]) -> list[r.Entry]:
     """Missing routes whose place somebody else's route has now."""
-    places: set[tuple[object, ...]] = set()
-    for family in FAMILIES:
-        with suppress(OSError):
-            found = link.dump(r.dump_routes(family), r.parse_route)
-            places |= {r.route_place(e) for e in found if r.is_set_by_hand(e)}
+    places = {r.route_place(e) for e in _routes(link) if r.is_set_by_hand(e)}
     return [e for e in missing if e.sort == "route" and r.route_place(e) in places]
 
 
 def _remove_unasked(link: Netlink, prior: Prior, links: set[int]) -> None:
     """What the kernel makes when a link comes up, and somebody had removed before."""
-    had = {r.Entry(sort, bytes.fromhex(body)).canonical() for sort, body in prior["entries"]}
-    had_link_local = any(
-        r.is_made_by_kernel(r.Entry(sort, bytes.fromhex(body)))
-        for sort, body in prior["entries"]
-        if sort == "address"
-    )
+    before = _had(prior)
+    had = {e.canonical() for e in before}
+    had_link_local = any(e.sort == "address" and r.is_made_by_kernel(e) for e in before)
     for entry in _entries(link, {i for i, up in prior["links"] if i in links and up}):
         if entry.canonical() in had or not r.is_made_by_kernel(entry):
             continue
@@ -244,14 +224,14 @@ def _remove_unasked(link: Netlink, prior: Prior, links: set[int]) -> None:
             crashpoint("net:unasked")
 
 
-def _bring_back(link: Netlink, step: LinkDown, prior: Prior, links: dict[int, Link]) -> None:
+def _bring_back(link: Netlink, step: LinkDown, prior: Prior, links: set[int]) -> None:
     """Addresses, then routes and neighbours. Raises ForeignState, BackendError."""
     last = ""
     for _ in range(ROUNDS):
         missing = _missing(link, prior, links)
         if not missing:
             return
-        elapsed = (boottime_ns() - int(prior["at_ns"])) // 1_000_000_000
+        elapsed = _elapsed_s(prior)
         missing.sort(key=lambda e: e.sort != "address")  # a route may need one as its source
         addresses = sum(e.sort == "address" for e in missing)
         # The last one added is shown, and chosen, first (ipv6_link_dev_addr).
@@ -261,7 +241,7 @@ def _bring_back(link: Netlink, step: LinkDown, prior: Prior, links: dict[int, Li
             last = refused[0]
             break
     missing = _missing(link, prior, links)
-    if _replaced(link, missing, links):
+    if _replaced(link, missing):
         raise ForeignState(
             f"{step.ifname} is up, but a route of it was not put back",
             "somebody has made another one in its place",

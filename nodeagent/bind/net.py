@@ -179,7 +179,7 @@ def _uplinks(link: Netlink) -> set[int]:
         except OSError:
             continue  # a kernel without IPv6
         for route in filter(net_route.is_default_route, routes):
-            found |= net_route.route_interfaces(route)
+            found |= net_route.interfaces(route)
     return found
 
 

@@ -18,10 +18,9 @@ RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
 RTM_NEWNEIGH, RTM_GETNEIGH = 28, 30
 RTM_GETNEXTHOP = 106
 AF_INET, AF_INET6 = 2, 10
-NLM_F_APPEND = 0x800
 RTN_UNICAST, RTPROT_KERNEL, RTPROT_RA = 1, 2, 9
 RTM_F_CLONED = 0x200
-RTA_OIF, RTA_PRIORITY, RTA_PREFSRC, RTA_MULTIPATH, RTA_CACHEINFO = 4, 6, 7, 9, 12
+RTA_OIF, RTA_PRIORITY, RTA_MULTIPATH, RTA_CACHEINFO = 4, 6, 9, 12
 RTA_TABLE, RTA_EXPIRES = 15, 23
 NHA_OIF = 5
 IFA_ADDRESS, IFA_LOCAL, IFA_CACHEINFO, IFA_FLAGS = 1, 2, 6, 8
@@ -92,16 +91,12 @@ def parse_neighbour(message: n.Message) -> Entry:
 # --- which are an interface's own ---------------------------------------------------
 
 
-def address_interface(entry: Entry) -> int:
-    return int(_IFA.unpack_from(entry.body)[4])
-
-
-def neighbour_interface(entry: Entry) -> int:
-    return int(_ND.unpack_from(entry.body)[3])
-
-
-def route_interfaces(entry: Entry) -> set[int]:
-    """Of a route with several next hops all of them."""
+def interfaces(entry: Entry) -> set[int]:
+    """Indexes of the interfaces that it is on; of a route with several next hops all of them."""
+    if entry.sort == "address":
+        return {int(_IFA.unpack_from(entry.body)[4])}
+    if entry.sort == "neighbour":
+        return {int(_ND.unpack_from(entry.body)[3])}
     found = n.attrs(entry.body[_RT.size :])
     indexes = {n.number(found[RTA_OIF])} if RTA_OIF in found else set()
     return indexes | {index for _, index, _ in _hops(found.get(RTA_MULTIPATH, b""))}
@@ -163,11 +158,11 @@ def lives_on(entry: Entry, elapsed_s: int) -> bool:
 # --- adding again -------------------------------------------------------------------
 
 
-def add(entry: Entry, elapsed_s: int = 0, append: bool = False) -> list[bytes]:
+def add(entry: Entry, elapsed_s: int = 0) -> list[bytes]:
     """Messages that make an entry of an earlier dump again."""
     if entry.sort == "address":
         return _add_address(entry.body, elapsed_s)
-    create = n.NLM_F_ACK | n.NLM_F_CREATE | (NLM_F_APPEND if append else n.NLM_F_EXCL)
+    create = n.NLM_F_ACK | n.NLM_F_CREATE | n.NLM_F_EXCL
     if entry.sort == "neighbour":
         head, attrs = entry.body[: _ND.size], n.pairs(entry.body[_ND.size :])
         body = head + b"".join(n.attr(k, v) for k, v in attrs if k not in _NEIGHBOUR_LEFT)

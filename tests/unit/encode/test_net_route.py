@@ -91,7 +91,7 @@ def test_a_route_with_several_ways() -> None:
         )
     )
     entry = route(3, n.attr(r.RTA_MULTIPATH, hops))
-    assert r.route_interfaces(entry) == {ETH0, 8}
+    assert r.interfaces(entry) == {ETH0, 8}
     (message,) = n.messages(r.add(entry)[0])
     sent = n.attrs(message.body[12:])[r.RTA_MULTIPATH]
     assert sent == hops[:2] + b"\x00" + hops[3:]  # dead and linkdown are not ours to say
