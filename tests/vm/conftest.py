@@ -195,7 +195,7 @@ def benches(_pool: Pool) -> Iterator[Benches]:
 
 @pytest.fixture
 def bench(vm_node: Node, benches: Benches) -> Bench:
-    """An agent in the shared node, started once; it reverts what a test leaves."""
+    """An agent in the shared node, started once; tests take back what they inject."""
     return benches.of(vm_node)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from agentkit import Bench, Benches
+from agentkit import Bench
 
 from protos import faultd_pb2 as pb
 
@@ -129,13 +129,3 @@ def wait_until(bench: Bench, done: Callable[[], bool], timeout: float = 10.0) ->
     while not done():
         assert time.monotonic() < deadline, "it did not come true in time"
         time.sleep(0.1)
-
-
-@contextmanager
-def all_benches() -> Iterator[Benches]:
-    """An agent for each node that a module's tests ask for."""
-    found = Benches()
-    try:
-        yield found
-    finally:
-        found.close()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from agentkit import Bench, Benches, prepared_volume
-from disk_kit import DEVICE, FLAVOURS, all_benches, io, raw_volume
+from agentkit import Bench, prepared_volume
+from disk_kit import DEVICE, FLAVOURS, io, raw_volume
 
 from controller.lab import Node
 from nodeagent.model.errors import Refused
@@ -14,17 +12,6 @@ from nodeagent.model.errors import Refused
 ACK = {"acknowledge": ["data-loss"]}
 ABLE = ("debian-13", "full")
 BLOCKS = 2000
-
-
-@pytest.fixture(scope="module")
-def benches(_pool: object) -> Iterator[Benches]:
-    with all_benches() as found:
-        yield found
-
-
-@pytest.fixture
-def bench(vm_node: Node, benches: Benches) -> Bench:
-    return benches.of(vm_node)
 
 
 def differences(bench: Bench, path: str, blocks: int, size: int = 4096) -> dict[int, int]:

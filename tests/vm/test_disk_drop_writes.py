@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
-from agentkit import Bench, Benches, prepared_volume
-from disk_kit import DEVICE, FLAVOURS, all_benches, completed, io, quiet_ext4, raw_volume, results
+from agentkit import Bench, prepared_volume
+from disk_kit import DEVICE, FLAVOURS, completed, io, quiet_ext4, raw_volume, results
 
 from controller.lab import Node
 from nodeagent.model.errors import Refused
 
 ACK = {"acknowledge": ["data-loss"]}
-
-
-@pytest.fixture(scope="module")
-def benches(_pool: object) -> Iterator[Benches]:
-    with all_benches() as found:
-        yield found
-
-
-@pytest.fixture
-def bench(vm_node: Node, benches: Benches) -> Bench:
-    return benches.of(vm_node)
 
 
 @pytest.mark.vm(*FLAVOURS)

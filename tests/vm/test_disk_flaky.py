@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from itertools import groupby
 
 import pytest
-from agentkit import Bench, Benches, prepared_volume
-from disk_kit import DEVICE, FLAVOURS, all_benches, fsck, quiet_ext4, raw_volume
+from agentkit import Bench, prepared_volume
+from disk_kit import DEVICE, FLAVOURS, fsck, quiet_ext4, raw_volume
 
 from controller.lab import Node
 from nodeagent.model.errors import Refused
@@ -37,17 +36,6 @@ while time.monotonic() < end:
     time.sleep(0.1)
 print(json.dumps({"times": times, **seen}))
 """
-
-
-@pytest.fixture(scope="module")
-def benches(_pool: object) -> Iterator[Benches]:
-    with all_benches() as found:
-        yield found
-
-
-@pytest.fixture
-def bench(vm_node: Node, benches: Benches) -> Bench:
-    return benches.of(vm_node)
 
 
 def watch(bench: Bench, seconds: float) -> dict[str, list[tuple[str, float]]]:

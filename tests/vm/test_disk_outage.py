@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from agentkit import Bench, Benches, prepared_volume
+from agentkit import Bench, prepared_volume
 from disk_kit import (
     DEVICE,
     FLAVOURS,
-    all_benches,
     completed,
     dd,
     fsck,
@@ -22,17 +19,6 @@ from disk_kit import (
 
 from controller.lab import Node
 from nodeagent.model.errors import Conflict, Refused
-
-
-@pytest.fixture(scope="module")
-def benches(_pool: object) -> Iterator[Benches]:
-    with all_benches() as found:
-        yield found
-
-
-@pytest.fixture
-def bench(vm_node: Node, benches: Benches) -> Bench:
-    return benches.of(vm_node)
 
 
 def in_log(bench: Bench, words: str) -> int:

@@ -6,7 +6,6 @@ import errno
 import json
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,13 +21,6 @@ SOURCE = Path(__file__).with_name("all_calls.c")
 OUT = "/tmp/all-calls"
 NOTHING = 1000  # what the program says for a result of 0 where that means nothing was given
 NAMES = [*((name, (name,)) for name in PARTS), *((n, story.parts) for n, story in STORIES.items())]
-
-
-@pytest.fixture(scope="module")
-def benches(_pool: object) -> Iterator[Benches]:
-    found = Benches()
-    yield found
-    found.close()
 
 
 def expected(parts: tuple[str, ...]) -> dict[str, int]:

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from agentkit import Bench, Benches
-from disk_kit import all_benches
+from agentkit import Bench
 from kinds_table import FLAKEY, FLAVOURS, KINDS, runs_on
 
 from controller.lab import Node
 from nodeagent.faults import kinds
-
-
-@pytest.fixture(scope="module")
-def benches(_pool: object) -> Iterator[Benches]:
-    with all_benches() as found:
-        yield found
-
-
-@pytest.fixture
-def bench(vm_node: Node, benches: Benches) -> Bench:
-    return benches.of(vm_node)
 
 
 @pytest.mark.vm(*FLAVOURS)

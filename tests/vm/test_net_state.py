@@ -9,10 +9,9 @@ import json
 from collections.abc import Callable, Iterator
 
 import pytest
-from agentkit import Bench, Benches
+from agentkit import Bench
 from net_kit import ADDRESS, A, Net, namespaces
 
-from controller.lab import Node
 from nodeagent.model.errors import Refused
 
 # name -> how an interface of the target comes into this state; DEV is eth0
@@ -41,18 +40,6 @@ FAULTS: dict[str, tuple[str, dict[str, object]]] = {
     "netem": ("netem", {"delay": "20ms", "direction": "both", "to": ADDRESS["b"]}),
     "partition": ("partition", {"to": "10.9.0.3,fd00:9::3"}),
 }
-
-
-@pytest.fixture(scope="module")
-def benches(_pool: object) -> Iterator[Benches]:
-    found = Benches()
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def bench(vm_node: Node, benches: Benches) -> Bench:
-    return benches.of(vm_node)
 
 
 @pytest.fixture
