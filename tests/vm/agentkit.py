@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from controller.client import AgentAddress, AgentClient
@@ -15,6 +19,7 @@ from controller.lab import agent as lab_agent
 from nodeagent.model.plan import FaultRequest, Lease, Plan
 from protos import faultd_pb2 as pb
 
+ROOT = Path(__file__).resolve().parents[2]
 STATE = "/var/lib/faultctl"
 
 
@@ -39,6 +44,11 @@ class Bench:
         request = self.request(kind, target, **more)
         _, digest = self.client.plan(request)
         return self.client.apply(request, Lease.model_validate({"duration": lease}), digest)
+
+    def revert_all(self) -> None:
+        """What a test has left armed, in the order of its arming."""
+        for fault in self.client.faults(active_only=True):
+            self.client.revert(fault.id)
 
     def evidence(self, fault_id: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.client.fault(fault_id).evidence_json)
@@ -69,10 +79,32 @@ class Bench:
             return "ok"
         return result.out.strip().splitlines()[0].rpartition(": ")[2]
 
+    def entry(self) -> dict[str, str]:
+        """This node in the `nodes` of an experiment."""
+        return {
+            "agent": self.access.url,
+            "tls_ca": str(self.access.ca),
+            "tls_cert": str(self.access.cert),
+            "tls_key": str(self.access.key),
+            "tls_server_name": "localhost",
+        }
+
     def pids(self) -> tuple[int, int]:
         """(agent, guardian)."""
         agent = int(self.node.sh("pgrep -o -f '[n]odeagent.main'"))
         return agent, int(self.node.sh("pgrep -o -f '[n]odeagent.guardian'"))
+
+
+def faultctl(*args: str, cwd: Path) -> subprocess.Popen[str]:
+    """This checkout's command line, on the host."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "controller.cli.main", *args],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 @contextmanager
@@ -115,9 +147,6 @@ class Benches:
         self._open[node.name] = (manager, manager.__enter__(), extra)
         return self._open[node.name][1]
 
-    def close(self) -> None:
-        """Nothing: agents end with the session, see close_all()."""
-
     @classmethod
     def close_all(cls) -> None:
         for manager, bench, _ in cls._open.values():
@@ -153,7 +182,6 @@ def prepared_volume(
     try:
         yield mount
     finally:
-        for fault in bench.client.faults(active_only=True):
-            bench.client.revert(fault.id)
+        bench.revert_all()
         node.sh(f"umount {mount}", timeout=60)
         bench.client.volumes(pb.VolumeRequest.RELEASE, name=name)

@@ -39,8 +39,7 @@ def cgroups(bench: Bench, *names: str) -> Iterator[None]:
 def revert_all(bench: Bench) -> None:
     """What a test has left; a killed agent's faults are its guardian's."""
     with suppress(Unreachable):
-        for fault in bench.client.faults(active_only=True):
-            bench.client.revert(fault.id)
+        bench.revert_all()
 
 
 def start(bench: Bench, cgroup: str, script: str) -> int:

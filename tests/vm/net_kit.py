@@ -92,8 +92,7 @@ class Net:
 
     def revert_all(self) -> None:
         """What a test that failed has left armed."""
-        for fault in self.bench.client.faults(active_only=True):
-            self.bench.client.revert(fault.id)
+        self.bench.revert_all()
 
     def counters(self, fault_id: str) -> dict[str, int]:
         found: dict[str, int] = self.bench.evidence(fault_id)["counters"]

@@ -116,8 +116,7 @@ def pod(bench: Bench, driver: str, volume: str) -> Iterator[Pod]:
         made.start()
         yield made
     finally:
-        for fault in bench.client.faults(active_only=True):
-            bench.client.revert(fault.id)
+        bench.revert_all()
         top = f"{CGROUPS}/{made.head.split('/')[0]}"
         bench.node.sh(
             f"echo 1 > {made.cgroup}/cgroup.kill; for i in $(seq 200); do "

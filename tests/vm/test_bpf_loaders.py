@@ -81,8 +81,7 @@ def bench(vm_node: Node, benches: Benches) -> Iterator[Bench]:
     found = benches.of(vm_node, "--bpf-loader", "bcc")
     _wait_compiled(vm_node)
     yield found
-    for fault in found.client.faults(active_only=True):
-        found.client.revert(fault.id)
+    found.revert_all()
     assert kit.hooks(found) == []
 
 

@@ -60,8 +60,7 @@ def right_again(bench: Bench) -> Iterator[int]:
     try:
         yield before
     finally:
-        for fault in bench.client.faults(active_only=True):
-            bench.client.revert(fault.id)
+        bench.revert_all()
     assert abs(look(bench)[0] - before) < WITHIN
     assert words(bench) == kept
     assert bench.residue() == []

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from agentkit import Bench, Benches, prepared_volume
-from disk_kit import DEVICE, FLAVOURS, all_benches, fio, fsck, io, quiet_ext4, raw_volume, results
+from agentkit import Bench, prepared_volume
+from disk_kit import DEVICE, FLAVOURS, fio, fsck, io, quiet_ext4, raw_volume, results
 
 from controller.lab import Node
 from nodeagent.model.errors import Conflict, Refused
@@ -16,17 +16,6 @@ from nodeagent.model.errors import Conflict, Refused
 TICK_MS = 10
 # An emulated machine's ticks come late now and then, and dm-delay counts ticks: it may be
 # early by what the clock then catches up. So single operations are tried twice.
-
-
-@pytest.fixture(scope="module")
-def benches(_pool: object) -> Iterator[Benches]:
-    with all_benches() as found:
-        yield found
-
-
-@pytest.fixture
-def bench(vm_node: Node, benches: Benches) -> Bench:
-    return benches.of(vm_node)
 
 
 def _best(bench: Bench, op: str, path: str, late: bool) -> float:
@@ -146,8 +135,7 @@ def halves(bench: Bench, path: str) -> Iterator[tuple[str, str]]:
     try:
         yield "/dev/mapper/low", "/dev/mapper/high"
     finally:
-        for fault in bench.client.faults(active_only=True):
-            bench.client.revert(fault.id)
+        bench.revert_all()
         for name in names:
             bench.node.sh(f"dmsetup remove {name}")
 

@@ -93,8 +93,7 @@ def bench(vm_node: Node, benches: Benches) -> Iterator[Bench]:
     found = benches.of(vm_node)
     before = found.node.sh(f"{KNOBS}; {MARKS.split(' |')[0]} | sort -u")
     yield found
-    for fault in found.client.faults(active_only=True):
-        found.client.revert(fault.id)
+    found.revert_all()
     assert found.node.sh(f"{KNOBS}; {MARKS.split(' |')[0]} | sort -u") == before
     assert found.residue() == []
 

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
-from agentkit import Bench
+from agentkit import ROOT, Bench, faultctl
 
 from controller.lab import Node
 from controller.oracle import FaultVerdict
@@ -29,7 +26,6 @@ from controller.records import FaultArmed, FaultEnded, RunEvent, SampleRecord
 from controller.score_files import open_run
 from protos import faultd_pb2 as pb
 
-ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 THERE = "/run/postgresql-example"
 FAULT_AT_S = 2
@@ -46,8 +42,7 @@ def shop(vm_node: Node, bench: Bench) -> Iterator[Shop]:
     made.prepare()
     yield made
     if vm_node.ended(bench.access.child) is None:  # one operator kills it
-        for fault in bench.client.faults(active_only=True):
-            bench.client.revert(fault.id)
+        bench.revert_all()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -111,14 +106,7 @@ class Shop:
     def experiment(self) -> dict[str, Any]:
         """The example with the lab's address, and windows of seconds."""
         data: dict[str, Any] = yaml.safe_load((EXAMPLES / "postgresql.yaml").read_text())
-        access = self.bench.access
-        data["nodes"]["db-1"] = {
-            "agent": access.url,
-            "tls_ca": str(access.ca),
-            "tls_cert": str(access.cert),
-            "tls_key": str(access.key),
-            "tls_server_name": "localhost",
-        }
+        data["nodes"]["db-1"] = self.bench.entry()
         hold = self.hold(data)
         data["duration"], data["late"] = "10m", "3m"
         data["faults"]["bad-page"]["at"] = f"{FAULT_AT_S}s"
@@ -127,17 +115,6 @@ class Shop:
         for probe in data["probes"].values():
             probe |= {"interval": "3s", "timeout": "60s"}
         return data
-
-
-def faultctl(*args: str, cwd: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "controller.cli.main", *args],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 @dataclass

@@ -86,8 +86,7 @@ def logical_volume(bench: Bench, *, crypt: bool) -> Iterator[str]:
         node.sh(f"mkfs.ext4 -q -F {top} && mkdir -p /mnt/lv && mount {top} /mnt/lv", timeout=60)
         yield "/mnt/lv"
     finally:
-        for fault in bench.client.faults(active_only=True):
-            bench.client.revert(fault.id)
+        bench.revert_all()
         node.run(
             "umount /mnt/lv; cryptsetup close secret 2>/dev/null; vgremove -qq -f vg; "
             f"pvremove -qq -f {disk}; wipefs -qa {disk}; rm -rf /dev/vg; true",

@@ -5,22 +5,18 @@ judged metastable where the clients try again and again, and not where they do n
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from agentkit import Bench
+from agentkit import ROOT, Bench, faultctl
 
 from controller.lab import Node
 from controller.recorder import read_records
 from controller.records import FaultArmed, FaultEnded
 
-ROOT = Path(__file__).resolve().parents[2]
 STORM = ROOT / "tests/unit/controller/retry_storm.py"
 STATUS = "/run/storm-status"
 
@@ -47,21 +43,12 @@ def storm(node: Node, tries: int) -> Iterator[None]:
 
 
 def experiment(bench: Bench) -> dict[str, Any]:
-    access = bench.access
     return {
         "version": 1,
         "name": "retry-storm",
         "duration": "30s",
         "blind": False,
-        "nodes": {
-            "a": {
-                "agent": access.url,
-                "tls_ca": str(access.ca),
-                "tls_cert": str(access.cert),
-                "tls_key": str(access.key),
-                "tls_server_name": "localhost",
-            }
-        },
+        "nodes": {"a": bench.entry()},
         "targets": {
             "server": {
                 "node": "a",
@@ -100,16 +87,12 @@ def test_the_overload_goes_on_by_itself_or_it_is_not_metastable(
     file, folder = tmp_path / "experiment.yaml", tmp_path / "run"
     file.write_text(json.dumps(experiment(bench)))
     with storm(vm_node, tries):
-        run = subprocess.run(
-            [sys.executable, "-m", "controller.cli.main", "run", str(file), "-o", "json",
-             "--folder", str(folder)],
-            cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True, text=True, timeout=200, check=False,
-        )  # fmt: skip
-    assert run.stdout, run.stderr
-    found = json.loads(run.stdout)["groups"]["storm"]
+        run = faultctl("run", str(file), "-o", "json", "--folder", str(folder), cwd=tmp_path)
+        out, err = run.communicate(timeout=200)
+    assert out, err
+    found = json.loads(out)["groups"]["storm"]
     print(f"\ntries {tries}: {found}")
-    assert found["verdict"] == verdict, (found, run.stderr)
+    assert found["verdict"] == verdict, (found, err)
     assert run.returncode == code
     assert ("not metastable" in found["why"][0]) == (verdict == "fail")
     records = list(read_records(folder, "faults.jsonl"))

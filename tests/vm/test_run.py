@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -20,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentkit import Bench, running_agent
+from agentkit import Bench, faultctl, running_agent
 from disk_kit import raw_volume
 
 from controller.bundle import verify
@@ -28,7 +26,6 @@ from controller.lab import Disk, Node, NodeConfig
 from controller.recorder import read_records
 from controller.records import FaultArmed, FaultDropped, FaultEnded, RunEvent
 
-ROOT = Path(__file__).resolve().parents[2]
 NODES = os.environ.get("FAULTCTL_RUN_NODES")
 
 
@@ -84,16 +81,7 @@ def experiment(benches: dict[str, Bench], shape: Shape) -> dict[str, Any]:
         "duration": f"{shape.length}s",
         "blind": False,
         "lease": f"{shape.lease}s",
-        "nodes": {
-            name: {
-                "agent": bench.access.url,
-                "tls_ca": str(bench.access.ca),
-                "tls_cert": str(bench.access.cert),
-                "tls_key": str(bench.access.key),
-                "tls_server_name": "localhost",
-            }
-            for name, bench in benches.items()
-        },
+        "nodes": {name: bench.entry() for name, bench in benches.items()},
         "targets": {
             f"disk-{name}": {
                 "node": name,
@@ -113,17 +101,6 @@ def experiment(benches: dict[str, Bench], shape: Shape) -> dict[str, Any]:
             for n in range(shape.faults)
         },
     }
-
-
-def faultctl(*args: str, cwd: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "controller.cli.main", *args],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 def armed(folder: Path) -> int:

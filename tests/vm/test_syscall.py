@@ -21,19 +21,11 @@ ALL = ("debian-12", "debian-13", "full")
 STOCK = ("debian-12", "debian-13")
 
 
-@pytest.fixture(scope="module")
-def benches(_pool: object) -> Iterator[Benches]:
-    found = Benches()
-    yield found
-    found.close()
-
-
 @pytest.fixture
 def bench(vm_node: Node, benches: Benches) -> Iterator[Bench]:
     found = benches.of(vm_node)
     yield found
-    for fault in found.client.faults(active_only=True):
-        found.client.revert(fault.id)
+    found.revert_all()
     assert kit.hooks(found) == []
 
 

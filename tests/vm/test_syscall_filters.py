@@ -23,8 +23,7 @@ def bench(vm_node: Node, benches: Benches) -> Iterator[Bench]:
     found = benches.of(vm_node)
     found.node.sh("mkdir -p /mnt/t && mount -t tmpfs t /mnt/t")
     yield found
-    for fault in found.client.faults(active_only=True):
-        found.client.revert(fault.id)
+    found.revert_all()
     found.node.sh("umount -R /mnt/t")
     assert kit.hooks(found) == []
 

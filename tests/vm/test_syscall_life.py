@@ -24,8 +24,7 @@ LEASE = Lease.model_validate({"duration": "1m"})
 def bench(vm_node: Node, benches: Benches) -> Iterator[Bench]:
     found = benches.of(vm_node)
     yield found
-    for fault in found.client.faults(active_only=True):
-        found.client.revert(fault.id)
+    found.revert_all()
     assert kit.hooks(found) == []
 
 

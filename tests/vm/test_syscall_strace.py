@@ -21,8 +21,7 @@ def bench(vm_node: Node, benches: Benches) -> Iterator[Bench]:
     found = benches.of(vm_node)
     yield found
     found = benches.of(vm_node)  # another one, when the test has killed it
-    for fault in found.client.faults(active_only=True):
-        found.client.revert(fault.id)
+    found.revert_all()
     assert tracers(found) == ""
 
 
