@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from ipaddress import ip_network
 from pathlib import Path
 
 from nodeagent.bind.names import resolve_all
@@ -70,8 +69,4 @@ def addresses_now(step: TcFilters) -> list[Flow]:
     """The flows of a step's names with their addresses now. Raises Refused, OSError."""
     wanted = {flow.name for flow in step.names if flow.name is not None}
     found = dict(resolve_all(step.netns, PROC, step.resolver_pid, wanted))
-    return [
-        flow.model_copy(update={"name": None, "remote": str(ip_network(address))})
-        for flow in step.names
-        for address in found.get(str(flow.name), ())
-    ]
+    return [flow.at(address) for flow in step.names for address in found.get(str(flow.name), ())]

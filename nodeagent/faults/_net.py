@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from nodeagent.faults._net_names import addressed, followed
+from nodeagent.faults._net_names import addressed, followed, from_ports
 from nodeagent.model.errors import InvalidSpec, Refused
 from nodeagent.model.facts import Need, NeedNet, NeedRoot
 from nodeagent.model.kind import Context, FaultSpec, Guard, Measured
@@ -139,13 +139,7 @@ def interfaces(chosen: str | None, binding: NetBinding) -> list[NetInterface]:
 def flows(spec: NetSpec, binding: NetBinding) -> tuple[Flow, ...]:
     """Packets that are meant. Raises Refused."""
     peers = [Flow(remote=str(ip_network(address))) for address in binding.peers]
-    remotes = [*addressed(spec.to, binding), *peers] or [Flow()]
-    if spec.local_ports:
-        remotes = [
-            flow.model_copy(update={"local_port": ports})
-            for flow in remotes
-            for ports in spec.local_ports
-        ]
+    remotes = from_ports([*addressed(spec.to, binding), *peers] or [Flow()], spec.local_ports)
     if len(remotes) > MAX_FLOWS:
         raise Refused(f"{len(remotes)} networks and ports are too many", f"at most {MAX_FLOWS}")
     return tuple(dict.fromkeys(remotes))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from ipaddress import ip_network
 from typing import Any
 
 from nodeagent.model.errors import Refused
@@ -22,22 +21,24 @@ def addressed(flows: Sequence[Flow], binding: NetBinding) -> list[Flow]:
             continue
         if not known.get(flow.name):
             raise Refused(f"{flow.name} has no address", "it was not resolved")
-        found += [
-            flow.model_copy(update={"name": None, "remote": str(ip_network(address))})
-            for address in known[flow.name]
-        ]
+        found += map(flow.at, known[flow.name])
     return found
+
+
+def from_ports(flows: Sequence[Flow], local_ports: Sequence[PortRange]) -> list[Flow]:
+    """Each flow once for each of the own ports; as they are without any."""
+    if not local_ports:
+        return list(flows)
+    return [
+        flow.model_copy(update={"local_port": ports}) for flow in flows for ports in local_ports
+    ]
 
 
 def followed(
     flows: Sequence[Flow], local_ports: Sequence[PortRange], refresh: timedelta, binding: NetBinding
 ) -> dict[str, Any]:
     """What of a step follows its names; nothing without names."""
-    names = tuple(flow for flow in flows if flow.name is not None)
-    if local_ports:
-        names = tuple(
-            flow.model_copy(update={"local_port": ports}) for flow in names for ports in local_ports
-        )
+    names = tuple(from_ports([flow for flow in flows if flow.name is not None], local_ports))
     if not names:
         return {}
     pid = binding.processes[0][0] if binding.processes else None

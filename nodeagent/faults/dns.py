@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, mo
 
 from nodeagent.encode import net_dns
 from nodeagent.faults import _net as net
+from nodeagent.faults._netem_qdisc import ns
 from nodeagent.model.errors import Refused
 from nodeagent.model.evidence import Evidence
 from nodeagent.model.facts import Need, NeedBpf
@@ -179,7 +180,7 @@ def _needs_delay(spec: Spec) -> tuple[Need, ...]:
 
 def _plan_delay(spec: Spec, context: Context) -> Sequence[StepBase]:
     steps: list[StepBase] = []
-    late = NetemQdisc(limit=LIMIT, delay_ns=int(spec.delay / timedelta(microseconds=1)) * 1000)
+    late = NetemQdisc(limit=LIMIT, delay_ns=ns(spec.delay))
     for found in _chosen(spec, context):
         name = net.device_name(context.fault_id, found.name, "egress")
         netns = net.net(context).netns

@@ -129,6 +129,10 @@ class Flow(BaseModel):
             raise ValueError(f"{self.name} is not resolved")
         return None if self.remote is None else ip_network(self.remote)
 
+    def at(self, address: str) -> Flow:
+        """The same of one address instead of its name."""
+        return self.model_copy(update={"name": None, "remote": str(ip_network(address))})
+
     def text(self) -> str:
         """As `parse_remote` reads it; the local port after `<-`."""
         host = self.name or ("*" if self.remote is None else self.remote)
