@@ -40,7 +40,7 @@ class SyscallSlots:
     """Arms and disarms steps. Not safe from several threads: its owner locks."""
 
     def __init__(self, hooks: SyscallHooks, node: Node | None = None) -> None:
-        self._hooks = hooks
+        self.hooks = hooks
         self._maps = hooks.maps
         self._node = node or Node()
         self._held: dict[int, tuple[SyscallFail, int]] = {}
@@ -58,7 +58,7 @@ class SyscallSlots:
         try:
             self._fill(slot, step)
             for place in places(step):
-                self._hooks.attach(place.way, place.function, place.point, slot)
+                self.hooks.attach(place.way, place.function, place.point, slot)
                 crashpoint("syscall:hook")
             self._open(slot, step)
         except BaseException:
@@ -92,7 +92,7 @@ class SyscallSlots:
                 code = compile_when(step.when, call, platform.machine())
                 self._maps["fc_whens"].update(m.when_key(slot, call.index), code)
             if hook.lsm:
-                number = m.pack_number(call.index, self._hooks.lsm_number(hook.lsm))
+                number = m.pack_number(call.index, self.hooks.lsm_number(hook.lsm))
                 self._maps["fc_numbers"].update(_u32(hook.number), number)
         crashpoint("syscall:slot")
 
@@ -102,7 +102,7 @@ class SyscallSlots:
         scope = step.scope
         if isinstance(scope, PidScope):
             if scope.tree:
-                self._hooks.attach_tree(slot)
+                self.hooks.attach_tree(slot)
             self._write_control()
             crashpoint("syscall:open")
             self._add_processes(slot, scope)
@@ -147,7 +147,7 @@ class SyscallSlots:
             self._forget_processes(slot)
         else:
             self._mask("fc_cgroups", _u64(step.scope.id), slot, False)
-        self._hooks.release(slot)
+        self.hooks.release(slot)
         if step.when:
             for hook in step.hooks:
                 self._maps["fc_whens"].delete(m.when_key(slot, table()[hook.call].index))
@@ -207,7 +207,7 @@ class SyscallSlots:
         if value != slot_value(step, generation).pack():
             return False
         for place in places(step):
-            if not self._hooks.attached(place.way, place.function, place.point, slot):
+            if not self.hooks.attached(place.way, place.function, place.point, slot):
                 return False
             if not self._has("fc_points", _u32(place.point), slot):
                 return False
@@ -246,4 +246,4 @@ class SyscallSlots:
 
     def missed(self, slot: int) -> int:
         """See SyscallHooks.missed."""
-        return self._hooks.missed(slot)
+        return self.hooks.missed(slot)

@@ -43,7 +43,6 @@ class SyscallBackend:
 
     def __init__(self, runtime: Runtime) -> None:
         self._lock = threading.Lock()
-        self._hooks: SyscallHooks | None = None
         self._slots: SyscallSlots | None = None
         self._armed: dict[tuple[str, SyscallFail], int] = {}
         self._node = Node()
@@ -55,26 +54,23 @@ class SyscallBackend:
     def _prepare(self) -> None:
         with suppress(FaultError, OSError):  # it is said again when a fault asks for it
             with self._lock:
-                self._ready()
-            assert self._hooks is not None  # noqa: S101 - _ready sets it
-            self._hooks.loader.prepare()
+                loader = self._ready().hooks.loader
+            loader.prepare()
 
     def observe(self, fault_id: str, step: SyscallFail, peers: Sequence[Peer]) -> Prior:
         """Load all programs, so that a refusal comes before anything is changed."""
         self._check_alive(step)
         with self._lock:
-            self._ready()
-            assert self._hooks is not None  # noqa: S101 - _ready sets it
+            hooks = self._ready().hooks
             for place in places(step):
-                self._hooks.load(place.way, place.function, place.point)
+                hooks.load(place.way, place.function, place.point)
             if isinstance(step.scope, PidScope) and step.scope.tree:
-                self._hooks.load_tree()
+                hooks.load_tree()
         return {}
 
     def _ready(self) -> SyscallSlots:
         if self._slots is None:
-            self._hooks = SyscallHooks(self._loader)
-            self._slots = SyscallSlots(self._hooks, self._node)
+            self._slots = SyscallSlots(SyscallHooks(self._loader), self._node)
         return self._slots
 
     def _check_alive(self, step: SyscallFail) -> None:
