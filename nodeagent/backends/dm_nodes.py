@@ -152,5 +152,5 @@ def _has_open(process: Path, rdev: int) -> bool:
 
 def _command(process: Path) -> str:
     with suppress(OSError):
-        return (process / "comm").read_text().strip()
+        return (process / "comm").read_text("utf-8", "backslashreplace").strip()
     return "?"

@@ -159,7 +159,9 @@ class StopBackend(_Pausing):
 
     def _state(self, pid: int, thread: str) -> str:
         try:
-            text = (self._node.proc / str(pid) / "task" / thread / "stat").read_text()
+            text = (self._node.proc / str(pid) / "task" / thread / "stat").read_text(
+                "utf-8", "replace"
+            )
         except (FileNotFoundError, ProcessLookupError):
             return ""  # a thread that has ended
         return text.rpartition(")")[2].split()[0]

@@ -15,7 +15,7 @@ from nodeagent.backends import Outcome, Peer, Prior, Runtime
 from nodeagent.backends.cgroup import opened
 from nodeagent.bind.cgroup import folder_of
 from nodeagent.bind.node import Node
-from nodeagent.bind.process import born, cgroup_pids, lives
+from nodeagent.bind.process import born, cgroup_pids, comm_of, lives
 from nodeagent.model.errors import Refused
 from nodeagent.model.process import CgroupScope, PidScope
 from nodeagent.model.steps import Status, StepBase
@@ -68,7 +68,7 @@ class _Killer:
             try:
                 # Looked at again with the descriptor in hand: the number may be another's by now.
                 if pid in members(self._step.scope, self._node):
-                    comm = (self._node.proc / str(pid) / "comm").read_text().strip()
+                    comm = comm_of(self._node, pid)
                     signal.pidfd_send_signal(fd, self._step.number)
                     self.sent += 1
                     self.last.append(f"{self._step.name} to {comm} ({pid})")

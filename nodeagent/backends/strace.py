@@ -125,7 +125,7 @@ class StraceBackend:
 
     def _tracer_of(self, pid: int) -> int:
         try:
-            text = (self._node.proc / str(pid) / "status").read_text()
+            text = (self._node.proc / str(pid) / "status").read_text("utf-8", "replace")
         except (FileNotFoundError, ProcessLookupError):
             return 0
         lines = (line for line in text.splitlines() if line.startswith("TracerPid:"))

@@ -9,7 +9,7 @@ from datetime import timedelta
 from nodeagent.bind import systemd
 from nodeagent.bind.family import Ask, Scene
 from nodeagent.bind.node import Node
-from nodeagent.bind.process import stat_fields
+from nodeagent.bind.process import comm_of, stat_fields
 from nodeagent.model.errors import InvalidSpec, Refused
 from nodeagent.model.target import NodeTarget
 from nodeagent.model.timekeeping import ClockBinding, TimeDaemon
@@ -55,7 +55,7 @@ def _keepers(node: Node) -> tuple[tuple[TimeDaemon, ...], tuple[str, ...]]:
     tools: set[str] = set()
     for pid in sorted(int(name) for name in os.listdir(node.proc) if name.isdigit()):
         try:
-            comm = (node.proc / str(pid) / "comm").read_text().strip()
+            comm = comm_of(node, pid)
             if (name := short.get(comm)) is None:
                 continue
             fields = stat_fields(node, pid)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from nodeagent.bind.family import Ask, Scene
 from nodeagent.bind.node import Node
-from nodeagent.bind.process import start_ticks, stat_fields
+from nodeagent.bind.process import comm_of, start_ticks, stat_fields
 from nodeagent.bind.systemd import is_running, unit_of
 from nodeagent.model.errors import InvalidSpec, Refused
 from nodeagent.model.kubelet import KubeletBinding
@@ -51,7 +51,7 @@ def kubelets(node: Node) -> list[tuple[int, list[str]]]:
     found: dict[int, tuple[int, list[str]]] = {}
     for pid in sorted(map(int, filter(str.isdigit, os.listdir(node.proc)))):
         try:
-            if (node.proc / str(pid) / "comm").read_text().strip() == COMM:
+            if comm_of(node, pid) == COMM:
                 raw = (node.proc / str(pid) / "cmdline").read_bytes()
                 if raw:  # else it has ended, or is a kernel thread
                     parent = int(stat_fields(node, pid)[1])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nodeagent.bind.net import start_time
 from nodeagent.bind.node import Node, reason
-from nodeagent.bind.process import cgroup_pids
+from nodeagent.bind.process import cgroup_pids, comm_of
 from nodeagent.model.errors import InvalidSpec, Refused
 from nodeagent.model.kind import FaultKind
 from nodeagent.model.planner import Placed
@@ -184,6 +184,6 @@ def sandbox_netns(node: Node, target: PodTarget, found: PodCgroup) -> str:
 
 def _comm(node: Node, pid: int) -> str:
     try:
-        return (node.proc / str(pid) / "comm").read_text().strip()
+        return comm_of(node, pid)
     except OSError:
         return ""

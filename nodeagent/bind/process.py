@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from nodeagent.bind.family import Ask, Scene
-from nodeagent.bind.node import Node, read_text
+from nodeagent.bind.node import Node
 from nodeagent.model.errors import InvalidSpec, Refused
 from nodeagent.model.process import CgroupScope, PidScope, ProcessBinding
 from nodeagent.model.target import CgroupTarget, ProcessTarget
@@ -50,7 +50,13 @@ def _check_namespace(node: Node) -> None:
 
 def stat_fields(node: Node, pid: int) -> list[str]:
     """/proc/PID/stat after the name: [0] is the state (proc_pid_stat(5)). Raises OSError."""
-    return (node.proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    text = (node.proc / str(pid) / "stat").read_text("utf-8", "replace")  # a name may be any bytes
+    return text.rpartition(")")[2].split()
+
+
+def comm_of(node: Node, pid: int) -> str:
+    """A process's name; bytes of it that are no UTF-8 as \\xNN. Raises OSError."""
+    return (node.proc / str(pid) / "comm").read_text("utf-8", "backslashreplace").strip()
 
 
 def start_ticks(node: Node, pid: int) -> int:
@@ -76,7 +82,7 @@ def _bind_pid(node: Node, pid: int, tree: bool, device: str | None) -> ProcessBi
     try:
         fields = stat_fields(node, pid)
         tgid = _tgid(node, pid)
-        comm = (node.proc / str(pid) / "comm").read_text().strip()
+        comm = comm_of(node, pid)
     except (FileNotFoundError, ProcessLookupError):
         raise Refused(what, "there is no such process", "look again: pgrep -a NAME") from None
     if tgid != pid:
@@ -94,7 +100,7 @@ def _bind_pid(node: Node, pid: int, tree: bool, device: str | None) -> ProcessBi
 
 
 def _tgid(node: Node, pid: int) -> int:
-    for line in (node.proc / str(pid) / "status").read_text().splitlines():
+    for line in (node.proc / str(pid) / "status").read_text("utf-8", "replace").splitlines():
         if line.startswith("Tgid:"):
             return int(line.split()[1])
     return pid
@@ -196,13 +202,12 @@ def _described(
 
 def agents_among(node: Node, pids: Iterable[int]) -> tuple[str, ...]:
     """Names of the node's agents that are among these processes."""
-    names = {read_text(node.proc / str(pid) / "comm") for pid in pids}
-    return tuple(sorted(names & set(NODE_AGENTS)))
+    return tuple(sorted({_comm(node, pid) for pid in pids} & set(NODE_AGENTS)))
 
 
 def _comm(node: Node, pid: int) -> str:
     try:
-        return (node.proc / str(pid) / "comm").read_text().strip()
+        return comm_of(node, pid)
     except OSError:
         return ""
 

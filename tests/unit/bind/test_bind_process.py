@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from nodeagent.bind import clock
 from nodeagent.bind import process as bp
+from nodeagent.bind.kubelet import kubelets
 from nodeagent.bind.node import Node
 from nodeagent.model.errors import FaultError, InvalidSpec, Refused
 
@@ -49,6 +51,19 @@ def test_a_binding_says_what_is_to_be_known(node: Node) -> None:
     assert tree.node_agents == ("pause (101)",)
     alone = bp._bind_pid(node, 100, False, None)
     assert (alone.processes, alone.compat, alone.node_agents) == (1, (), ())
+
+
+def test_a_name_of_any_bytes_stops_nobody(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel cuts a name after 15 bytes, in the middle of a character too."""
+    for file in ("comm", "stat", "status"):
+        path = node.proc / "101" / file
+        path.write_bytes(path.read_bytes().replace(b"pause", b"caf\xc3").replace(b"(a", b"(\xc3"))
+    assert bp.descendants(node, 100) == (100, 101, 102)
+    assert bp._bind_pid(node, 101, False, None).comm == "caf\\xc3"
+    assert bp.agents_among(node, (1, 101)) == ()
+    monkeypatch.setattr(clock.systemd, "is_running", lambda: False)
+    assert clock._keepers(node) == ((), ())
+    assert kubelets(node) == []
 
 
 @pytest.mark.parametrize(
