@@ -90,10 +90,9 @@ def run(kind: ClusterKind, values: Mapping[str, Any]) -> None:
     cluster = Cluster(values["kubeconfig"], values["context"])
     query, ask = _asked(kind, cluster, values)
     found = choose(cluster, kind, spec, query, ask, tuple(values["i_know"]))
-    spaces = [one.place.namespace or NODE for one in found.work.patched]
-    spaces += [one.place.namespace or NODE for one in found.work.removed]
-    check_policy(cluster, values["policy"], [(kind.name, n, lease.hard_end) for n in spaces])
     entry = _entry(kind, values, cluster, lease, found)
+    spaces = [place.namespace or NODE for place in entry.places]
+    check_policy(cluster, values["policy"], [(kind.name, n, lease.hard_end) for n in spaces])
     if values["plan_only"]:
         _show_plan(kind, entry, found, values["output"])
         return
@@ -146,7 +145,7 @@ def entry_data(entry: Entry) -> dict[str, Any]:
             for one in entry.patched for c in one.changes
         ],
         "removed": [one.place.shown for one in entry.removed],
-        "left_s": round(max(0.0, min(entry.until, entry.hard_end) - time.time()), 1),
+        "left_s": round(max(0.0, entry.end - time.time()), 1),
         "events": entry.events,
     }  # fmt: skip
 
@@ -181,7 +180,7 @@ def _show(entry: Entry, found: Chosen, form: str) -> None:
     for line in (*found.lines, *_lines(entry)):
         console.print(f"  {line}", markup=False)
     if entry.state == "armed":
-        left = render.duration_ns(int((min(entry.until, entry.hard_end) - time.time()) * 1e9))
+        left = render.duration_ns(int((entry.end - time.time()) * 1e9))
         console.print(
             f"  ends by itself in {left}; take it back: faultctl revert --cluster {entry.id}",
             markup=False,

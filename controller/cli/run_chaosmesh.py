@@ -189,8 +189,8 @@ class Play:
                       until=hard, hard_end=hard, patched=found.work.patched,
                       removed=found.work.removed)  # fmt: skip
         state.entry = act.arm(self.there.cluster, ledger(), entry)
-        places = [x.place.shown for x in entry.patched] + [x.place.shown for x in entry.removed]
-        self.say(f"{one.source}: {one.kind} on {', '.join(places)} (seed {ask.seed})")
+        places = ", ".join(place.shown for place in entry.places)
+        self.say(f"{one.source}: {one.kind} on {places} (seed {ask.seed})")
         if state.entry.state == "ended":
             state.until = min(state.until, time.monotonic())
 

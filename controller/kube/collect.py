@@ -7,13 +7,13 @@ from typing import Any
 
 from controller.kube.answers import ApiPath
 from controller.kube.client import Cluster
-from controller.kube.discover import Query, denied, find_nodes, find_pods
+from controller.kube.discover import Query, check_protected, denied, find_nodes, find_pods
 from controller.kube.kinds import ClusterKind, PatchSpec, Work, pods_on
 from controller.kube.ledger import Place
 from controller.kube.reader import ObjectName, path_of
 from controller.kube.select import Ask, select, select_nodes
 from nodeagent.model.errors import Refused
-from nodeagent.model.protected import GUARD, NAMESPACES
+from nodeagent.model.protected import NAMESPACES
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def choose(
         return _nodes(cluster, kind, spec, query, ask)
     if kind.on == "object":
         return _object(cluster, kind, spec, query.namespace, known)
-    _check_protected(query.namespace, known)
+    check_protected(query.namespace, NAMESPACES, known)
     found = select(ask, find_pods(cluster, query), find_nodes(cluster, query.node_labels))
     missing = denied(cluster, (query.namespace,))
     if missing:
@@ -46,15 +46,6 @@ def choose(
     head = f"{len(chosen)} of {found.matching} pods"
     seed = f" (seed {found.seed}, shares are rounded up)" if found.seed else ""
     return Chosen(kind.work(spec, chosen, ()), (head + seed, *out))
-
-
-def _check_protected(namespace: str, known: tuple[str, ...]) -> None:
-    if namespace in NAMESPACES and GUARD not in known:
-        raise Refused(
-            f"namespace {namespace} is protected",
-            "it keeps the cluster, or faultctl itself, going",
-            f"if you mean it, add: --i-know {GUARD}",
-        )
 
 
 def _read(cluster: Cluster, place: Place) -> tuple[Place, dict[str, Any]]:
@@ -83,5 +74,5 @@ def _object(
     sort, _, name = spec.object.partition("/")
     path = path_of(cluster, ObjectName(spec.api_version, sort, namespace, name))
     if path.namespace:
-        _check_protected(path.namespace, known)
+        check_protected(path.namespace, NAMESPACES, known)
     return Chosen(kind.work(spec, [_read(cluster, Place.of(path))], ()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from controller.kube.answers import ApiPath
@@ -10,6 +10,7 @@ from controller.kube.client import Cluster
 from controller.kube.labels import parse_field_selector, parse_selector, selector_text
 from controller.kube.objects import Node, Pod, node_from, pod_from
 from nodeagent.model.errors import InvalidSpec, Refused
+from nodeagent.model.protected import GUARD
 
 APPS, BATCH = "apps", "batch"
 OWNERS: Mapping[str, tuple[str, str]] = {
@@ -113,6 +114,16 @@ def find_nodes(cluster: Cluster, labels: str = "") -> dict[str, Node]:
     parse_selector(labels)
     items, _ = cluster.listed(ApiPath("nodes"), labels)
     return {one["metadata"]["name"]: node_from(one) for one in items}
+
+
+def check_protected(namespace: str, held: tuple[str, ...], known: Collection[str]) -> None:
+    """Raises Refused for one of the namespaces `held`, unless its guard rail is in `known`."""
+    if namespace in held and GUARD not in known:
+        raise Refused(
+            f"namespace {namespace} is protected",
+            "it keeps the cluster, or faultctl itself, going",
+            f"if you mean it, add: --i-know {GUARD}",
+        )
 
 
 def denied(cluster: Cluster, namespaces: tuple[str, ...]) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ def keep(ledger: Ledger, fault_id: str) -> None:
         entry = ledger.find(fault_id)
         if entry is None or entry.state != "armed":
             return
-        if time.time() >= min(entry.until, entry.hard_end):
+        if time.time() >= entry.end:
             if _end(ledger, entry):
                 return
             time.sleep(AGAIN_S)

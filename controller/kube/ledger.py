@@ -87,6 +87,16 @@ class Entry(_Model):
     removed: tuple[Removed, ...] = ()
     events: list[str] = []
 
+    @property
+    def end(self) -> float:
+        """When it ends by itself at the latest, seconds since 1970."""
+        return min(self.until, self.hard_end)
+
+    @property
+    def places(self) -> list[Place]:
+        """The objects that it changes and those that it removes."""
+        return [one.place for one in self.patched] + [one.place for one in self.removed]
+
 
 class Ledger:
     """The faults of this user. Raises FaultError classes; OSError for a disk that is full."""

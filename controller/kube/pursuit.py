@@ -14,7 +14,7 @@ from controller.kube.client import Cluster
 from controller.kube.discover import APPS, Query, find_pods
 from controller.kube.follow import Action, Arm, End, Following
 from controller.kube.group import Clients, renew_group, revert_group
-from controller.kube.objects import Pod, pod_from
+from controller.kube.objects import Node, Pod, pod_from
 from controller.kube.resolve import Resolved, Wanted
 from controller.kube.select import Ask, why_not
 from controller.kube.targets import Item, items_of
@@ -221,6 +221,4 @@ class _Anywhere(dict[str, Any]):
     """Nodes that a replacement may be on: any, the scheduler chose it."""
 
     def get(self, name: str, default: Any = None) -> Any:
-        from controller.kube.objects import Node
-
         return Node(name)

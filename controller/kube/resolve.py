@@ -8,14 +8,14 @@ from typing import Any
 
 from controller.kube.answers import ApiPath
 from controller.kube.client import Cluster
-from controller.kube.discover import Query, denied, find_nodes, find_pods
+from controller.kube.discover import Query, check_protected, denied, find_nodes, find_pods
 from controller.kube.peers import Peers, peers_of
 from controller.kube.select import Ask, LeftOut, Selection, select, select_nodes
 from controller.kube.targets import Item, check_ask, items_of
 from nodeagent.model.errors import InvalidSpec, Refused
 from nodeagent.model.kind import FaultKind
 from nodeagent.model.plan import FaultRequest
-from nodeagent.model.protected import AGENT_NAMESPACE, GUARD, NAMESPACES
+from nodeagent.model.protected import AGENT_NAMESPACE, NAMESPACES
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,8 @@ class Resolved:
 def resolve_pods(cluster: Cluster, wanted: Wanted) -> Resolved:
     """The faults on the pods that are meant. Raises Refused or InvalidSpec."""
     wanted.query.check()
-    _check_protected(wanted)
+    held = (*NAMESPACES, wanted.agent_namespace)
+    check_protected(wanted.query.namespace, held, wanted.base.get("acknowledge", ()))
     ask = check_ask(wanted.kind, wanted.ask, wanted.part)
     nodes = find_nodes(cluster, wanted.query.node_labels)
     found = select(ask, find_pods(cluster, wanted.query), nodes)
@@ -61,17 +62,6 @@ def resolve_pods(cluster: Cluster, wanted: Wanted) -> Resolved:
     return Resolved(
         items, found.matching, found.left_out, found.seed, found.how_many, (*found.notes, *notes)
     )
-
-
-def _check_protected(wanted: Wanted) -> None:
-    name = wanted.query.namespace
-    held = name in (*NAMESPACES, wanted.agent_namespace)
-    if held and GUARD not in wanted.base.get("acknowledge", ()):
-        raise Refused(
-            f"namespace {name} is protected",
-            "it keeps the cluster, or faultctl itself, going",
-            f"if you mean it, add: --i-know {GUARD}",
-        )
 
 
 def _check_rights(cluster: Cluster, found: Selection) -> None:
