@@ -15,6 +15,7 @@ from controller.kube import act
 from controller.kube.group import Failure, Outcome, find_group, renew_group, revert_group
 from controller.kube.keeper import open_cluster
 from controller.kube.ledger import Entry
+from controller.kube.targets import of_group
 from nodeagent.model.errors import FaultError, InvalidSpec, UnknownFault
 from protos import faultd_pb2 as pb
 
@@ -49,8 +50,7 @@ def ls(access: Mapping[str, Any], everything: bool, output: str) -> None:
 
 
 def _what(entry: Entry) -> str:
-    places = [one.place.shown for one in entry.patched]
-    places += [one.place.shown for one in entry.removed]
+    places = [one.shown for one in entry.places]
     more = f" and {len(places) - 1} more" if len(places) > 1 else ""
     return places[0] + more if places else "-"
 
@@ -120,20 +120,18 @@ def _ids(there: Reached, groups: tuple[str, ...]) -> dict[str, str]:
 
     A node that does not answer may hold some: the error says so, after the others' revert.
     """
-    if not groups:
-        done, failed = there.clients.everywhere(
-            there.nodes(), lambda node, agent: agent.faults(active_only=True)
-        )
-        found = {fault.id: node for node, faults in done.items() for fault in faults}
-    else:
-        found = {}
-        for group in groups:
-            members, failed = find_group(there.clients, there.nodes(), group)
-            if not members and not failed:
+    done, failed = there.clients.everywhere(
+        there.nodes(), lambda node, agent: agent.faults(active_only=not groups)
+    )
+    found = {fault.id: node for node, faults in done.items() for fault in faults}
+    if groups:
+        members = {group: [i for i in found if of_group(i, group)] for group in groups}
+        for group, ids in members.items():
+            if not ids and not failed:
                 raise UnknownFault(
                     f"no node has a fault or group {group}", "", "see: faultctl ls --cluster --all"
                 )
-            found |= {fault_id: node for fault_id, (node, _) in members.items()}
+        found = {i: found[i] for ids in members.values() for i in ids}
     if failed:
         revert_group(there.clients, found)
         raise unreachable(failed)
