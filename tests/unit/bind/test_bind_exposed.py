@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from nodeagent.bind import exposed as exposed_module
 from nodeagent.bind.exposed import _of_file_system, _Things, exposed
 from nodeagent.bind.node import Node
 from nodeagent.bind.process import start_ticks
@@ -80,15 +82,23 @@ def test_a_process_by_its_start_time_and_its_descendants(tmp_path: Path) -> None
         me = {"pid": os.getppid(), "start_ticks": start_ticks(NODE, os.getppid()), "tree": True}
         assert os.getpid() not in pids({"scope": me}), "the agent itself never counts"
     assert pids({"scope": scope}) == {}
+    words = ["sh", "-c", "sleep 60 & echo $!; wait"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        alone = {"pid": parent.pid, "start_ticks": start_ticks(NODE, parent.pid)}
+        assert pids({"scope": alone}) == {parent.pid: "scope"}
+        both = {parent.pid: "scope", child: "scope"}
+        assert pids({"scope": {**alone, "tree": True}}) == both
+        os.kill(child, signal.SIGKILL)
 
 
-def test_a_net_namespace(tmp_path: Path) -> None:
+def test_a_net_namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exposed_module, "MAX_WORKLOADS", 1 << 20)  # a host has many processes
     inode = os.stat("/proc/self/ns/net").st_ino
     with user("none", tmp_path) as pid:
-        found = exposed(NODE, plan({"netns": {"inode": inode}}))
-        assert found.workloads
-        if found.complete:
-            assert pid in {w.pid for w in found.workloads}
+        found = exposed(NODE, plan({"netns": {"inode": inode}}), seconds=60)
+        assert (pid, "netns") in {(w.pid, w.how) for w in found.workloads}
     assert pids({"netns": {"inode": 1}}) == {}
 
 

@@ -74,4 +74,5 @@ def test_every_command_of_the_postgresql_experiment_comes_with_it() -> None:
 def test_the_walkthrough_names_every_operator() -> None:
     page = (ROOT / "docs/postgresql.md").read_text()
     operators = {path.name for path in SCRIPTS if path.parent.name == "operators"}
+    assert operators
     assert set(re.findall(r"`([a-z-]+\.sh)`", page)) >= operators

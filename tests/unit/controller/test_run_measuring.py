@@ -9,6 +9,7 @@ import pytest
 from judging_kit import WALL, sample, submission
 from run_sim import MS, Drive, S, item, plan_of
 
+from controller.experiment import Experiment
 from controller.oracle_spec import OracleSpec
 from controller.records import ClockOffset, FaultArmed, FaultEnded, RunEvent
 from controller.run_measuring import Measuring, Rules, resumed
@@ -147,6 +148,15 @@ def test_the_agent_is_heard_in_the_window_though_its_fault_is_gone() -> None:
     heard = [r.t_ns // S for r in run.of(ClockOffset) if 20 * S <= r.t_ns < 30 * S]
     assert len(heard) >= 4, heard
     assert not [r for r in run.of(ClockOffset) if 33 * S < r.t_ns < 40 * S], "and then let be"
+
+
+def test_a_run_with_an_overload_to_judge_is_never_ended_early() -> None:
+    about = {"version": 1, "name": "x", "duration": "9s"}
+    overload = {"probe": "p", "hold": "2s"}
+    group = {"type": "metastable", "faults": ["f"], "overload": overload}
+    assert Rules.of(Experiment.model_validate(about)).early_end
+    assert not Rules.of(Experiment.model_validate({**about, "early_end": False})).early_end
+    assert not Rules.of(Experiment.model_validate({**about, "groups": {"g": group}})).early_end
 
 
 def test_no_oracle_no_early_end() -> None:
