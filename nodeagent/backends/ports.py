@@ -12,7 +12,7 @@ import os
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 
 from nodeagent.backends import Outcome, Peer, Prior, Runtime
 from nodeagent.backends.netlink_ifb import gone
+from nodeagent.bind.lifelines import socket_inodes
 from nodeagent.clock import boottime_ns
 from nodeagent.crashpoint import crashpoint
 from nodeagent.model.errors import BackendError, Refused
@@ -118,7 +119,7 @@ class PortBackend:
             target=self._watch, args=(fault_id, key, child), name="port", daemon=True
         )
         watch.start()
-        return {"pid": self._held[key].pid}
+        return {"pid": child.pid}
 
     def _watch(self, fault_id: str, key: tuple[str, str], child: subprocess.Popen[bytes]) -> None:
         """Tell when somebody else has ended the child; `undo` forgets it before it ends it."""
@@ -214,22 +215,11 @@ def holder(inode: int) -> str:
     """`nginx (pid 4242)`, or what can be said of a socket whose process is not seen."""
     if inode == 0:
         return "a connection that has just ended (TIME-WAIT)"
-    for pid, target in _descriptors():
-        if target == f"socket:[{inode}]":
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        if inode in socket_inodes(Path("/proc") / pid):
             try:
                 name = Path(f"/proc/{pid}/comm").read_text("utf-8", "replace").strip()
             except OSError:
                 break
             return f"{name} (pid {pid})"
     return "a process that is not visible from here"
-
-
-def _descriptors() -> Iterator[tuple[int, str]]:
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            names = os.listdir(f"/proc/{pid}/fd")
-        except OSError:
-            continue  # it ended meanwhile
-        for name in names:
-            with suppress(OSError):
-                yield int(pid), os.readlink(f"/proc/{pid}/fd/{name}")

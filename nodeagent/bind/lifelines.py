@@ -21,9 +21,11 @@ def lifelines(proc: Path) -> tuple[Flow, ...]:
     """Flows of the host's namespace that exceptions are made for, in a fixed order."""
     sockets = list(_sockets(proc))
     named = _named(proc, (*SERVERS, *KUBELETS))
-    own = _inodes(proc / "self")
-    servers = {i for pid, comm in named if comm in SERVERS for i in _inodes(proc / str(pid))}
-    kubelets = {i for pid, comm in named if comm in KUBELETS for i in _inodes(proc / str(pid))}
+    own = socket_inodes(proc / "self")
+    servers = {i for pid, comm in named if comm in SERVERS for i in socket_inodes(proc / str(pid))}
+    kubelets = {
+        i for pid, comm in named if comm in KUBELETS for i in socket_inodes(proc / str(pid))
+    }
     found = [Flow(protocol="tcp", local_port=(SSH_PORT, SSH_PORT))]
     for state, local, remote, inode in sockets:
         if state == _LISTEN and inode in own | servers:
@@ -75,8 +77,8 @@ def _named(proc: Path, names: tuple[str, ...]) -> list[tuple[int, str]]:
     return found
 
 
-def _inodes(pid: Path) -> set[int]:
-    """Sockets that a process has open."""
+def socket_inodes(pid: Path) -> set[int]:
+    """Sockets that a process has open, by its folder in /proc."""
     found = set()
     try:
         names = os.listdir(pid / "fd")
