@@ -92,14 +92,8 @@ def entered(ref: NetnsRef) -> Iterator[Netlink | None]:
 
 
 def _find(ref: NetnsRef) -> Netlink | None:
-    seen: set[str] = set()
-    for path in _candidates(ref):
-        if path in seen:
-            continue
-        seen.add(path)
+    for path in _paths(ref):
         try:
-            if os.stat(path).st_ino != ref.inode:
-                continue
             link = open_netlink(path)
         except OSError:
             continue  # it ended while we looked, or is a name of something else
@@ -128,21 +122,26 @@ def within(ref: NetnsRef, work: Callable[[], T]) -> T | None:
                 return False, None
         return True, work()
 
-    seen: set[str] = set()
-    for path in _candidates(ref):
-        if path not in seen and _inode(path) == ref.inode:
-            found, result = in_thread(lambda path=path: enter(path))  # type: ignore[misc]
-            if found:
-                return result
-        seen.add(path)
+    for path in _paths(ref):
+        found, result = in_thread(lambda path=path: enter(path))  # type: ignore[misc]
+        if found:
+            return result
     return None
 
 
-def _inode(path: str) -> int:
-    try:
-        return os.stat(path).st_ino
-    except OSError:
-        return 0
+def _paths(ref: NetnsRef) -> Iterator[str]:
+    """Where its inode number is found, each place once; its cookie is still to be looked at."""
+    seen: set[str] = set()
+    for path in _candidates(ref):
+        if path in seen:
+            continue
+        seen.add(path)
+        try:
+            inode = os.stat(path).st_ino
+        except OSError:
+            continue  # it ended while we looked
+        if inode == ref.inode:
+            yield path
 
 
 def _candidates(ref: NetnsRef) -> Iterator[str]:
