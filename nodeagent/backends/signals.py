@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import threading
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,6 +12,7 @@ from typing import Any
 
 from nodeagent.backends import Outcome, Peer, Prior, Runtime
 from nodeagent.backends.cgroup import opened
+from nodeagent.backends.pulse import Rounds
 from nodeagent.bind.cgroup import folder_of
 from nodeagent.bind.node import Node
 from nodeagent.bind.process import born, cgroup_pids, comm_of, lives
@@ -30,26 +30,14 @@ def backends(runtime: Runtime) -> dict[type[StepBase], Any]:
     return {ProcessKill: KillBackend()}
 
 
-class _Killer:
-    """Rounds of signals: the first at once, the others by a thread."""
+class _Killer(Rounds):
+    """Rounds of signals."""
 
     def __init__(self, step: ProcessKill, node: Node) -> None:
+        super().__init__(step.every_ms)
         self._step, self._node = step, node
-        self._end = threading.Event()
-        self._thread: threading.Thread | None = None
         self.sent = self.rounds = 0
         self.last: deque[str] = deque(maxlen=KEPT)
-
-    def start(self) -> None:
-        """The first round now, so that an error is the caller's."""
-        self.round()
-        if self._step.every_ms:
-            self._thread = threading.Thread(target=self._run, name="kill", daemon=True)
-            self._thread.start()
-
-    def _run(self) -> None:
-        while not self._end.wait(self._step.every_ms / 1000):
-            self.round()
 
     def round(self) -> None:
         """One signal to each process that is there, or to one of them."""
@@ -74,12 +62,6 @@ class _Killer:
                     self.last.append(f"{self._step.name} to {comm} ({pid})")
             finally:
                 os.close(fd)
-
-    def stop(self) -> None:
-        """No further signal after this returns."""
-        self._end.set()
-        if self._thread is not None:
-            self._thread.join()
 
 
 def members(scope: PidScope | CgroupScope, node: Node) -> tuple[int, ...]:

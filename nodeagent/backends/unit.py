@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from nodeagent.backends import Outcome, Peer, Prior, Runtime
+from nodeagent.backends.pulse import Rounds
 from nodeagent.bind.systemd import active_states, is_running, show, systemctl
 from nodeagent.model.errors import BackendError, Refused
 from nodeagent.model.steps import Status, StepBase
@@ -112,21 +113,13 @@ class StopBackend(_Unit):
         return {"unit_state": show(step.unit)["ActiveState"], "with_it": prior["others"]}
 
 
-class _Rounds:
-    """Signals to a unit: the first at once, the others by a thread."""
+class _Killer(Rounds):
+    """Rounds of signals to a unit."""
 
     def __init__(self, step: UnitKill) -> None:
+        super().__init__(step.every_ms)
         self._step = step
-        self._end = threading.Event()
-        self._thread: threading.Thread | None = None
         self.sent = self.rounds = 0
-
-    def start(self) -> None:
-        """The first round now, so that an error is the caller's."""
-        self.round()
-        if self._step.every_ms:
-            self._thread = threading.Thread(target=self._run, name="unit-kill", daemon=True)
-            self._thread.start()
 
     def round(self) -> None:
         """One signal to all of its processes, if there are any."""
@@ -136,25 +129,16 @@ class _Rounds:
         systemctl("kill", f"--signal={self._step.signal}", "--", self._step.unit, timeout=KILL_S)
         self.sent += 1
 
-    def _run(self) -> None:
-        while not self._end.wait(self._step.every_ms / 1000):
-            try:
-                self.round()
-            except BackendError:  # it went between the look and the signal
-                continue
-
-    def stop(self) -> None:
-        """No further signal after this returns."""
-        self._end.set()
-        if self._thread is not None:
-            self._thread.join()
+    def again(self) -> None:
+        with suppress(BackendError):  # it went between the look and the signal
+            self.round()
 
 
 class KillBackend(_Unit):
     """systemctl kill, by rounds."""
 
     def __init__(self) -> None:
-        self._rounds: dict[str, _Rounds] = {}
+        self._rounds: dict[str, _Killer] = {}
 
     def observe(self, fault_id: str, step: UnitKill, peers: Sequence[Peer]) -> Prior:
         _refuse_inactive(step.unit, f"{step.unit} cannot be killed")
@@ -166,7 +150,7 @@ class KillBackend(_Unit):
 
     def apply(self, fault_id: str, step: UnitKill, prior: Prior, peers: Sequence[Peer]) -> Outcome:
         if step.key() not in self._rounds:
-            rounds = _Rounds(step)
+            rounds = _Killer(step)
             self._rounds[step.key()] = rounds
             rounds.start()
         return {}

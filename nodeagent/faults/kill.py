@@ -18,6 +18,7 @@ from nodeagent.model.units import Duration
 NUMBERS = {"HUP": 1, "INT": 2, "QUIT": 3, "ABRT": 6, "KILL": 9, "USR1": 10, "SEGV": 11,
            "USR2": 12, "TERM": 15}  # fmt: skip
 """Of x86 and arm (signal(7)); USR1 and USR2 differ on mips, alpha, sparc and parisc."""
+Signal = Literal["HUP", "INT", "QUIT", "ABRT", "KILL", "USR1", "SEGV", "USR2", "TERM"]
 MIN_EVERY = timedelta(milliseconds=100)
 _MS = timedelta(milliseconds=1)
 
@@ -25,9 +26,7 @@ _MS = timedelta(milliseconds=1)
 class Spec(FaultSpec):
     """Which signal, to whom, how often."""
 
-    signal: Literal["HUP", "INT", "QUIT", "ABRT", "KILL", "USR1", "SEGV", "USR2", "TERM"] = Field(
-        default="KILL", description="to stop and continue, see pause"
-    )
+    signal: Signal = Field(default="KILL", description="to stop and continue, see pause")
     every: Duration | None = Field(
         default=None, description="again after this long, to what is there then; without it, once"
     )

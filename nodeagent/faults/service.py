@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from nodeagent.faults.kill import Signal
 from nodeagent.model.evidence import Evidence
 from nodeagent.model.facts import NeedRoot, NeedSystemd
 from nodeagent.model.kind import Context, FaultKind, FaultSpec, Guard, Measured, Rung
@@ -22,8 +23,6 @@ PERIOD_US = 100_000
 PERIOD_MS = 200
 NEEDS = (NeedRoot(), NeedSystemd())
 _MS = timedelta(milliseconds=1)
-
-Signal = Literal["HUP", "INT", "QUIT", "ABRT", "KILL", "USR1", "SEGV", "USR2", "TERM"]
 
 
 class Spec(FaultSpec):
