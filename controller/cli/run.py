@@ -47,15 +47,20 @@ def read_experiment(
     path: Path, nodes: tuple[str, ...], *, seed: int | None = None, for_schedule: bool = False
 ) -> Loaded:
     """The experiment of a file. Raises InvalidSpec, Refused."""
-    try:
-        raw = path.read_bytes()
-    except OSError as exc:
-        raise Refused(f"{path} cannot be read", exc.strerror or str(exc)) from exc
-    found = load_experiment(raw, path.name, nodes=node_options(nodes), for_schedule=for_schedule)
+    found = load_experiment(
+        _read(path), path.name, nodes=node_options(nodes), for_schedule=for_schedule
+    )
     if seed is None:
         return found
     experiment = found.experiment.model_copy(update={"seed": seed})
     return replace(found, experiment=experiment, plan=found.plan.model_copy(update={"seed": seed}))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as exc:
+        raise Refused(f"{path} cannot be read", exc.strerror or str(exc)) from exc
 
 
 def noise_wanted(choice: str, experiment: Experiment) -> bool:
@@ -73,7 +78,7 @@ def _chaos_mesh(file: Path, access: dict[str, Any], values: dict[str, Any]) -> b
     """Whether it was such a file, and is done. The kubernetes package is needed only then."""
     from controller.kube.chaosmesh import is_chaos_mesh
 
-    if not file.is_file() or not is_chaos_mesh(raw := file.read_bytes()):
+    if not file.is_file() or not is_chaos_mesh(raw := _read(file)):
         return False
     from controller.cli.run_chaosmesh import run_file
 

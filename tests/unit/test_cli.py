@@ -398,6 +398,14 @@ def test_an_unknown_kind_is_told_with_its_neighbours(
     assert "latent-sector" in capsys.readouterr().err
 
 
+def test_an_experiment_that_cannot_be_read_is_no_bug(
+    nobody: Ctl, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for file in ("/proc/self/mem", str(tmp_path), str(tmp_path / "none")):  # EIO, EISDIR, ENOENT
+        assert nobody("run", file, "--plan", "--offline") == 3
+        assert f"{file} cannot be read" in capsys.readouterr().err.replace("\n", "")
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts_are_printed_and_their_shell_reads_them(
     nobody: Ctl, shell: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
