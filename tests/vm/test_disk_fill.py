@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from agentkit import Bench
-from cgroup_kit import revert_all
+from fill_kit import mounted
 
 from nodeagent.model.errors import Refused
 
@@ -25,16 +23,6 @@ MAKE = {
 }
 
 
-@contextmanager
-def mounted(bench: Bench, fs: str) -> Iterator[None]:
-    bench.node.sh(f"mkdir -p {MOUNT} && {MAKE[fs]} && chmod 777 {MOUNT}", timeout=60)
-    try:
-        yield
-    finally:
-        revert_all(bench)
-        bench.node.sh(f"umount {MOUNT}", timeout=60)
-
-
 def df(bench: Bench) -> int:
     """Bytes free to users, by df."""
     return int(bench.node.sh(f"df -B1 --output=avail {MOUNT} | tail -1"))
@@ -46,7 +34,7 @@ def size(bench: Bench) -> int:
 
 @pytest.mark.parametrize("fs", sorted(MAKE))
 def test_as_much_as_asked_is_left_and_all_comes_back(bench: Bench, fs: str) -> None:
-    with mounted(bench, fs):
+    with mounted(bench, MAKE[fs], MOUNT):
         before, whole = df(bench), size(bench)
         for spec, left in (
             ({"leave_free": "0B"}, 0),
@@ -70,7 +58,7 @@ def test_as_much_as_asked_is_left_and_all_comes_back(bench: Bench, fs: str) -> N
 
 
 def test_percent_and_refusals(bench: Bench) -> None:
-    with mounted(bench, "ext4"):
+    with mounted(bench, MAKE["ext4"], MOUNT):
         fault = bench.inject("disk-fill", TARGET, spec={"percent": "90%"})
         out = bench.node.sh(f"df --output=pcent {MOUNT} | tail -1").strip()
         assert out in ("89%", "90%", "91%")
@@ -90,7 +78,7 @@ def test_percent_and_refusals(bench: Bench) -> None:
 
 
 def test_an_unmounted_file_system_is_waited_for(bench: Bench) -> None:
-    with mounted(bench, "ext4"):
+    with mounted(bench, MAKE["ext4"], MOUNT):
         fault = bench.inject("disk-fill", TARGET, spec={"bytes": "32Mi"})
         bench.node.sh(f"umount {MOUNT}")
         with pytest.raises(Exception, match="not mounted"):
@@ -102,7 +90,7 @@ def test_an_unmounted_file_system_is_waited_for(bench: Bench) -> None:
 
 
 def test_the_guardian_removes_it(bench: Bench) -> None:
-    with mounted(bench, "ext4"):
+    with mounted(bench, MAKE["ext4"], MOUNT):
         bench.inject("disk-fill", TARGET, spec={"leave_free": "0B"})
         bench.node.sh(f"kill -9 {bench.pids()[0]}")
         end = time.monotonic() + 60

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from agentkit import Bench
-from cgroup_kit import revert_all
+from fill_kit import mounted
 
 from nodeagent.model.errors import Refused
 
@@ -25,16 +23,6 @@ MAKE = {
 }
 
 
-@contextmanager
-def mounted(bench: Bench, fs: str) -> Iterator[None]:
-    bench.node.sh(f"mkdir -p {MOUNT} && {MAKE[fs]} && chmod 777 {MOUNT}", timeout=60)
-    try:
-        yield
-    finally:
-        revert_all(bench)
-        bench.node.sh(f"umount {MOUNT}", timeout=60)
-
-
 def df(bench: Bench, field: str = "iavail") -> int:
     """By df(1)."""
     return int(bench.node.sh(f"df --output={field} {MOUNT} | tail -1").strip().rstrip("%"))
@@ -42,7 +30,7 @@ def df(bench: Bench, field: str = "iavail") -> int:
 
 @pytest.mark.parametrize("fs", ["ext4", "tmpfs"])
 def test_as_many_as_asked_are_left_and_all_come_back(bench: Bench, fs: str) -> None:
-    with mounted(bench, fs):
+    with mounted(bench, MAKE[fs], MOUNT):
         before = df(bench)
         for spec, left in (({"leave_free": 0}, 0), ({"take": 1000}, before - 1000)):
             fault = bench.inject("inode-exhaust", TARGET, spec=spec)
@@ -62,9 +50,12 @@ def test_as_many_as_asked_are_left_and_all_come_back(bench: Bench, fs: str) -> N
 
 
 def test_refusals(bench: Bench) -> None:
-    with mounted(bench, "xfs"), pytest.raises(Refused, match="disk-fill takes the space"):
+    with (
+        mounted(bench, MAKE["xfs"], MOUNT),
+        pytest.raises(Refused, match="disk-fill takes the space"),
+    ):
         bench.plan("inode-exhaust", TARGET, spec={"leave_free": 0})
-    with mounted(bench, "tmpfs"):
+    with mounted(bench, MAKE["tmpfs"], MOUNT):
         with pytest.raises(Refused, match="more than the file system has"):
             bench.plan("inode-exhaust", TARGET, spec={"take": 90_000})
         fault = bench.inject("inode-exhaust", TARGET, spec={"take": 10})
@@ -73,7 +64,7 @@ def test_refusals(bench: Bench) -> None:
 
 
 def test_the_guardian_removes_it_and_a_removed_one_is_told(bench: Bench) -> None:
-    with mounted(bench, "ext4"):
+    with mounted(bench, MAKE["ext4"], MOUNT):
         fault = bench.inject("inode-exhaust", TARGET, spec={"take": 100})
         bench.node.sh(f"rm -r {MOUNT}/.faultctl-{fault.id}")
         assert "operator has found it" in bench.evidence(fault.id)["statements"][0]
