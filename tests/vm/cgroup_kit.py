@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from agentkit import Bench
 
@@ -40,6 +42,14 @@ def revert_all(bench: Bench) -> None:
     """What a test has left; a killed agent's faults are its guardian's."""
     with suppress(Unreachable):
         bench.revert_all()
+
+
+def until(what: Callable[[], Any], patience: float = 60.0) -> None:
+    """Wait until it is true."""
+    end = time.monotonic() + patience
+    while not what():
+        assert time.monotonic() < end, "it did not come true"
+        time.sleep(0.3)
 
 
 def start(bench: Bench, cgroup: str, script: str) -> int:

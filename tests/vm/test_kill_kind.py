@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 from agentkit import Bench
-from cgroup_kit import cgroups, start
+from cgroup_kit import cgroups, start, until
 
 from nodeagent.model.errors import Refused
 
@@ -19,13 +18,6 @@ def alive(bench: Bench, pid: int) -> bool:
     """By ps, which knows nothing of us."""
     out = bench.node.run(f"ps -o stat= -p {pid}", check=False).out.strip()
     return bool(out) and out[0] not in "ZX"
-
-
-def until(what: Any, patience: float = 60.0) -> None:
-    end = time.monotonic() + patience
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.2)
 
 
 def test_one_process_and_then_a_whole_cgroup(bench: Bench) -> None:

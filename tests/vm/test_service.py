@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from agentkit import Bench
-from cgroup_kit import cpu_share, revert_all
+from cgroup_kit import cpu_share, revert_all, until
 
 from nodeagent.model.errors import Refused
 
@@ -42,13 +41,6 @@ def units(bench: Bench) -> Iterator[None]:
     bench.node.sh(f"systemctl stop {names}", timeout=60)
     folder = "/run/systemd/system"
     bench.node.sh(f"cd {folder} && rm {names} && systemctl daemon-reload", timeout=60)
-
-
-def until(what: Callable[[], Any], patience: float = 60.0) -> None:
-    end = time.monotonic() + patience
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.3)
 
 
 def answers(bench: Bench, seconds: int = 20) -> bool:

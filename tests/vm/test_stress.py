@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from agentkit import STATE, Bench
-from cgroup_kit import BUSY, ROOT, cat, cgroups, keeps, start
+from cgroup_kit import BUSY, ROOT, cat, cgroups, keeps, start, until
 
 from nodeagent.model.errors import BackendError, InvalidSpec, Refused
 
@@ -39,13 +38,6 @@ def measured(bench: Bench, cgroup: str, seconds: int) -> float:
     bench.node.sh(f"sleep {seconds}")
     after = usage(bench, cgroup)
     return (after[0] - before[0]) / 1e6 / (after[1] - before[1])
-
-
-def until(what: Callable[[], bool], patience: float = 60.0) -> None:
-    end = time.monotonic() + patience
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.3)
 
 
 def test_a_share_of_the_targets_quota_and_not_of_the_nodes_cores(bench: Bench) -> None:
