@@ -8,9 +8,9 @@
  * to the same interface's ingress, on ingress to its egress. A netfilter rule with `reject`
  * in the output hook would give local senders of UDP an EPERM, which no network does.
  *
- * Never answered, but passed on: resets and ICMP errors. So no answer makes another one.
- * Never answered, but dropped: fragments without a header, multicast and broadcast, IPv4
- * with options, what is too short.
+ * Never answered, but passed on: resets and ICMP unreachables. So no answer makes another one.
+ * Never answered, but dropped: other ICMP than echo requests, fragments without a header,
+ * multicast and broadcast, IPv4 with options, what is too short.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>

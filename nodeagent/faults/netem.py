@@ -172,8 +172,10 @@ not match keep their speed and order. The filters and the device are gone after 
 delay, so that a round trip takes twice as long. --to names the far end in either direction.
 
 Jitter alone lets packets overtake each other, as netem sends each at its own time;
---keep-order keeps them in line, and the mean delay then grows with the traffic's density. Loss
-on egress is silent, as on a wire: the sender's stack takes the packet for sent.
+--keep-order keeps them in line, and the mean delay then grows with the traffic's density. Behind
+a veth each CPU delivers by itself, so that some packets of a sender that moves between CPUs may
+still be swapped. Loss on egress is silent, as on a wire: the sender's stack takes the packet for
+sent.
 
 The queue holds what a link of 1.5 million packets per second sends within delay and jitter, up
 to a million packets, so that a delay does not turn into loss; --limit changes that. Where

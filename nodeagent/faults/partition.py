@@ -87,8 +87,9 @@ With --mode reject the sender is told, as by a firewall on the way: TCP by a res
 refused, or reset), anything else by ICMP port unreachable; with --mode unreachable all by ICMP
 host unreachable, as by a router. On egress the target's own programs are told, on ingress the
 others. The packet itself is turned into the answer by a BPF program behind the same filters, no
-firewall rule is made, and so no local sender sees an EPERM. Resets and ICMP errors pass, ARP,
-neighbour discovery, multicast and fragments without a header are dropped silently.
+firewall rule is made, and so no local sender sees an EPERM. Resets and ICMP unreachables pass;
+other ICMP but echo requests, ARP, neighbour discovery, multicast and fragments without a header
+are dropped silently.
 
 Between two workloads: name one as the target and the other by --to-pid, --to-cgroup or
 --to-netns; the addresses that it has when the plan is made are used.""",

@@ -1,4 +1,4 @@
-"""Runs inside a lab node as root: faults of all network kinds on namespace `a`, round after round.
+"""Runs inside a lab node as root: faults of network kinds on namespace `a`, round after round.
 
 guest_net_rounds.py ROUNDS      prints one JSON object: what the agent holds early and late
 """
