@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from controller import render
+from controller.cli.cluster_verb import cluster_verb
 from controller.cli.common import client, fault_data, output_option, state_word, target_word
-from controller.cli.kube import cluster_verb
 from controller.kube.kinds import cluster_kinds
 from controller.options import schema_of
 from nodeagent.faults import about_calls, kind_named, kinds

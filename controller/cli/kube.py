@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,24 +30,6 @@ def access_options() -> list[click.Parameter]:
         click.Option(["--direct"], is_flag=True,
                      help="reach agents by their pods' addresses, not through the API server"),
     ]  # fmt: skip
-
-
-def cluster_verb(function: F) -> F:
-    """--cluster for a verb of one agent: the same verb of cluster_faults then does it."""
-
-    @functools.wraps(function)
-    def either(**values: Any) -> None:
-        access = {name: values.pop(name) for name in ACCESS}
-        if values.pop("cluster"):
-            verbs = importlib.import_module("controller.cli.cluster_faults")
-            getattr(verbs, function.__name__)(access, **values)
-        else:
-            function(**values)
-
-    flag = click.Option(["--cluster"], is_flag=True, help="all agents of the Kubernetes cluster")
-    found = getattr(function, "__click_params__", [])
-    either.__click_params__ = [*reversed([flag, *access_options()]), *found]  # type: ignore[attr-defined]
-    return either  # type: ignore[return-value]
 
 
 def with_access(function: F) -> F:
@@ -83,6 +64,7 @@ def reached(values: Mapping[str, Any]) -> Iterator[Reached]:
     from controller.kube.agents import SERVER_NAME, Access, Agents
     from controller.kube.client import Cluster
     from controller.kube.group import Clients
+    from controller.kube.portforward import forward
 
     named: AgentAddress = click.get_current_context().find_root().obj
     tls = {"cert": named.cert, "key": named.key, "ca": named.ca}
@@ -94,16 +76,11 @@ def reached(values: Mapping[str, Any]) -> Iterator[Reached]:
         direct=values["direct"],
         tls=given or None,
         server_name=named.server_name or SERVER_NAME,
-        forward=None if values["direct"] else _forward(),
+        forward=forward,
     )
     cluster = Cluster(values["kubeconfig"], values["context"])
     with Agents(cluster, access) as agents, Clients(agents) as clients:
         yield Reached(cluster, agents, clients)
-
-
-def _forward() -> Any:
-    """The way through the API server."""
-    return importlib.import_module("controller.kube.portforward").forward
 
 
 def check_policy(cluster: Any, file: Path | None, asked: Iterable[tuple[str, str, Any]]) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Protocol, TypeVar
 
 from controller.client import AgentAddress, AgentClient
@@ -75,12 +74,7 @@ class Clients:
     def __enter__(self) -> Clients:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *args: object) -> None:
         self._stack.close()
 
     def of(self, node: str) -> AgentClient:

@@ -13,7 +13,6 @@ import selectors
 import socket
 import threading
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any
 
 from controller.kube.client import Cluster
@@ -43,12 +42,7 @@ class PortForward:
     def __enter__(self) -> PortForward:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *args: object) -> None:
         self.close()
 
     def close(self) -> None:
