@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -22,6 +23,11 @@ def parse_part(room: str, data: dict[str, Any]) -> Any:
     """The model of one entry. Raises ValidationError or InvalidSpec."""
     module, _, name = PARTS[room].partition(":")
     return getattr(importlib.import_module(module), name)(data)
+
+
+def parse_parts(room: str, entries: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """The models of all entries by name. Raises ValidationError or InvalidSpec."""
+    return {name: parse_part(room, data) for name, data in entries.items()}
 
 
 def part_problems(room: str, data: dict[str, Any]) -> list[tuple[tuple[str | int, ...], str]]:

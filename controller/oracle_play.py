@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from controller.experiment import ActEntry, Experiment
-from controller.experiment_parts import parse_part
+from controller.experiment_parts import parse_parts
 from controller.oracle import nanoseconds, oracles_of
 from controller.oracle_control import ACTS
 from controller.probes.command import Agents, run
@@ -38,7 +38,7 @@ class Pacing:
 
 def holds(experiment: Experiment) -> Callable[[str], int]:
     """Slot -> the longest hold time of its oracles."""
-    oracles = {name: parse_part("oracles", data) for name, data in experiment.oracles.items()}
+    oracles = parse_parts("oracles", experiment.oracles)
 
     def longest(slot: str) -> int:
         return max(nanoseconds(spec.hold) for _, spec in oracles_of(slot, oracles))

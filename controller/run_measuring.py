@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from controller.experiment import Experiment
-from controller.experiment_parts import parse_part
+from controller.experiment_parts import parse_parts
 from controller.oracle import nanoseconds, oracles_of
 from controller.oracle_spec import OracleSpec
 from controller.records import (
@@ -47,7 +47,7 @@ class Rules:
         has a hold window of its own."""
         metastable = any(g.overload is not None for g in experiment.groups.values())
         return cls(
-            {name: parse_part("oracles", data) for name, data in experiment.oracles.items()},
+            parse_parts("oracles", experiment.oracles),
             frozenset(experiment.probes),
             experiment.early_end and not metastable,
             experiment.noise is not None and experiment.noise.in_oracle_windows,

@@ -16,7 +16,7 @@ from controller.client import AgentAddress, AgentClient
 from controller.clock import boot_id, boottime_ns, wall
 from controller.experiment import Experiment
 from controller.experiment_check import Loaded, addresses
-from controller.experiment_parts import parse_part
+from controller.experiment_parts import parse_parts
 from controller.experiment_plan import ns
 from controller.guards import Watch
 from controller.kube.reader import ObjectReader
@@ -210,8 +210,8 @@ class Stage:
     def _samplers(self) -> list[Sampler]:
         """The probes, and the loads, whose windows are samples too."""
         experiment, report = self.experiment, self.runner.report
-        probes = {name: parse_part("probes", data) for name, data in experiment.probes.items()}
-        loads = {name: parse_part("load", data) for name, data in experiment.load.items()}
+        probes = parse_parts("probes", experiment.probes)
+        loads = parse_parts("load", experiment.load)
         clock = RunClock(lambda: (self.runner.now(), wall()))
         found: list[Sampler] = []
         if probes:

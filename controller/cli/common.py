@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,6 +12,8 @@ import click
 
 from controller.client import DEFAULT_AGENT, AgentAddress, AgentClient
 from controller.render import FORMATS, printable
+from nodeagent.model.errors import InvalidSpec
+from nodeagent.model.units import parse_duration
 from protos import faultd_pb2 as pb
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -47,6 +50,14 @@ def agent_options(function: F) -> F:
     for option in reversed(options):
         function = option(function)
     return function
+
+
+def duration_of(option: str, text: str) -> timedelta:
+    """What an option says. Raises InvalidSpec."""
+    try:
+        return parse_duration(text)
+    except ValueError as exc:
+        raise InvalidSpec(f"{option} {text!r} is not a duration", str(exc)) from exc
 
 
 def client() -> AgentClient:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from controller import render
-from controller.cli.common import output_option
+from controller.cli.common import duration_of, output_option
 from nodeagent.model.errors import InvalidSpec
-from nodeagent.model.units import parse_duration
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,15 +37,8 @@ class Access:
         return Deployment(
             self.cluster(),
             lambda line: console.print(f"  {line}", markup=False),
-            _duration("--timeout", timeout).total_seconds(),
+            duration_of("--timeout", timeout).total_seconds(),
         )
-
-
-def _duration(option: str, text: str) -> timedelta:
-    try:
-        return parse_duration(text)
-    except ValueError as exc:
-        raise InvalidSpec(f"{option} {text!r} is not a duration", str(exc)) from exc
 
 
 @click.group()
@@ -124,7 +115,7 @@ def install(access: Access, /, timeout: str, valid: str, **values: Any) -> None:
     """
     from controller.kube.deploy import install as work
 
-    options, length = options_from(values), _duration("--valid", valid)
+    options, length = options_from(values), duration_of("--valid", valid)
     done = work(access.deployment(timeout), options, length)
     render.out().print(f"agents are ready on {done.ready} nodes; see: faultctl deploy status")
 
@@ -201,5 +192,5 @@ def certs(access: Access, valid: str) -> None:
     """
     from controller.kube.deploy_certs import put
 
-    end = put(access.cluster(), _duration("--valid", valid))
+    end = put(access.cluster(), duration_of("--valid", valid))
     render.out().print(f"new certificates, valid until {end:%Y-%m-%d %H:%M} UTC")

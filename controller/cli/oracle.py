@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import click
 
 from controller import render
+from controller.cli.common import duration_of
 from controller.cli.run import RUNS, address, node_option, read_experiment, views
 from controller.experiment_plan import ns
 from controller.oracle_control import Control, check
@@ -17,7 +17,6 @@ from controller.oracle_play import Pacing, Player, control_plan
 from controller.run_start import Options, Stage, new_run_id, play_new
 from controller.score_files import open_run
 from nodeagent.model.errors import InvalidSpec, Refused
-from nodeagent.model.units import parse_duration
 
 EXIT_FALSE = 1
 
@@ -102,7 +101,7 @@ def _played(file: Path, values: dict[str, Any]) -> Path:
     loaded = read_experiment(file, values["nodes"])
     if not loaded.experiment.oracles:
         raise InvalidSpec(f"{file.name} has no oracle", "there is nothing to check")
-    pacing = Pacing(ns(_settle(values["settle"])))
+    pacing = Pacing(ns(duration_of("--settle", values["settle"])))
     plan = control_plan(loaded.plan, loaded.experiment, pacing)
     run = new_run_id()
     folder = values["folder"] or RUNS / f"{loaded.experiment.name}-control-{run}"
@@ -119,10 +118,3 @@ def _played(file: Path, values: dict[str, Any]) -> Path:
     if outcome.bundle is None:
         raise Refused("the control was not recorded", f"see {folder}")
     return outcome.bundle
-
-
-def _settle(text: str) -> timedelta:
-    try:
-        return parse_duration(text)
-    except ValueError as exc:
-        raise InvalidSpec(f"--settle {text!r} is no duration", str(exc)) from exc
