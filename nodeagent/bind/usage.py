@@ -35,6 +35,7 @@ from nodeagent.model.ranges import (
 )
 
 IN_USE = ("mounted", "held", "swap", "claimed")
+"""Guards that tell of a user of the device, whoever it is."""
 
 
 def guards(
@@ -42,8 +43,9 @@ def guards(
 ) -> tuple[Guard, ...]:
     """All reasons to keep off, the most serious kinds first. Paths that do not exist are left out.
 
-    Changes nothing. A planner that acts on the whole of layer D looks at guards with D
-    in `devices`; one that acts on the bound sectors alone at those with `hit` not False.
+    Changes nothing, but that a device that looks free is claimed for a moment. A planner
+    that acts on the whole of layer D looks at guards with D in `devices`; one that acts
+    on the bound sectors alone at those with `hit` not False.
     """
     return _Usage(node, binding).guards(tuple(protected_paths))
 
@@ -83,7 +85,7 @@ class _Usage:
         found.extend(self._read_only())
         found.extend(self._mounted())
         found.extend(self._held())
-        if not found:
+        if not any(guard.kind in IN_USE for guard in found):
             found.extend(self._claimed())
         return tuple(found)
 

@@ -60,6 +60,10 @@ def an_unseen_holder_is_a_guard_rail() -> str:
         try:
             (guard,) = guards(NODE, free)
             assert guard.kind == "claimed" and device in guard.via, guard
+            sh("blockdev", "--setro", device)
+            locked = guards(NODE, resolve_device(NODE, device))
+            assert [g.kind for g in locked] == ["read-only", "claimed"], locked
+            sh("blockdev", "--setrw", device)
         finally:
             os.close(holder)
         assert not kinds(guards(NODE, free)), "asking has left a claim"
