@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 NLM_F_REQUEST, NLM_F_ACK = 0x1, 0x4
 NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE = 0x100, 0x200, 0x400
@@ -17,7 +18,7 @@ NLMSG_ERROR, NLMSG_DONE = 2, 3
 NLA_NESTED, NLA_TYPE_MASK = 0x8000, 0x3FFF
 NLMSGERR_ATTR_MSG = 1
 _HEADER = struct.Struct("=IHHII")
-_LITTLE = struct.pack("=H", 1)[0] == 1
+_ORDER: Literal["little", "big"] = "little" if struct.pack("=H", 1)[0] else "big"
 
 
 def align(length: int) -> int:
@@ -77,7 +78,7 @@ def with_seq(data: bytes, seq: int) -> bytes:
 
 
 def wants_ack(data: bytes) -> bool:
-    return bool(data[6] & NLM_F_ACK) if _LITTLE else bool(data[7] & NLM_F_ACK)
+    return bool(number(data[6:8]) & NLM_F_ACK)
 
 
 def without_ack(data: bytes) -> bytes:
@@ -126,7 +127,7 @@ def attrs(data: bytes) -> dict[int, bytes]:
 
 def number(payload: bytes) -> int:
     """An unsigned integer of the payload's own size, in host order."""
-    return int.from_bytes(payload, "little" if struct.pack("=H", 1)[0] else "big")
+    return int.from_bytes(payload, _ORDER)
 
 
 def string(payload: bytes) -> str:
