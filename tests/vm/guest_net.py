@@ -1,7 +1,7 @@
 """Runs inside a lab node: numbered UDP packets, counted and timed by the kernel's own stamps.
 
 guest_net.py recv PORT IDLE_S       prints one JSON object when nothing came for so long
-guest_net.py send HOST PORT COUNT SIZE PER_SECOND
+guest_net.py send HOST PORT COUNT SIZE PER_SECOND [CPU]
 guest_net.py echo PORT              TCP: answers each line with itself, for ever
 guest_net.py ask HOST PORT COUNT    TCP round trips on one connection, in milliseconds
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import socket
 import struct
 import sys
@@ -73,7 +74,9 @@ def losses(numbers: list[int]) -> list[int]:
     return runs
 
 
-def send(host: str, port: int, count: int, size: int, per_second: float) -> None:
+def send(host: str, port: int, count: int, size: int, per_second: float, *cpu: int) -> None:
+    if cpu:
+        os.sched_setaffinity(0, cpu)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     out = socket.socket(family, socket.SOCK_DGRAM)
     out.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, 1 << 26)
@@ -128,7 +131,8 @@ def main() -> None:
     if verb == "recv":
         recv(int(words[0]), float(words[1]))
     elif verb == "send":
-        send(words[0], int(words[1]), int(words[2]), int(words[3]), float(words[4]))
+        port, count, size = map(int, words[1:4])
+        send(words[0], port, count, size, float(words[4]), *map(int, words[5:]))
     elif verb == "hold":
         hold()
     elif verb == "echo":

@@ -53,14 +53,17 @@ class Net:
 
     def udp(
         self, to: str, count: int, per_second: float = 0, size: int = 100, ns: str = "a",
-        host: str = "", idle: float = 1.5,
+        host: str = "", idle: float = 1.5, cpu: str = "",
     ) -> dict[str, Any]:  # fmt: skip
-        """What of `count` numbered packets from one namespace arrives in another."""
+        """What of `count` numbered packets from one namespace arrives in another.
+
+        cpu: the only one that the sender runs on.
+        """
         port = 5001
         receiver = f"ip netns exec {to} python3 {GUEST} recv {port} {idle} >/tmp/recv.out"
         sender = (
             f"ip netns exec {ns} python3 {GUEST} send {host or ADDRESS[to]} {port} "
-            f"{count} {size} {per_second}"
+            f"{count} {size} {per_second} {cpu}"
         )
         script = (
             f"set -e; rm -f /tmp/recv.out; {receiver} & "
@@ -69,6 +72,13 @@ class Net:
         )
         got, sent = self.bench.node.sh(script, timeout=180).splitlines()
         return {**json.loads(got), **json.loads(sent)}
+
+    def bad_sums(self, ns: str) -> dict[str, int]:
+        """Packets with a wrong checksum that a namespace has got so far, by nstat(8)."""
+        rows = [line.split() for line in self.sh(ns, 'nstat -asz "*InCsumErrors"').splitlines()]
+        found = {row[0]: int(row[1]) for row in rows if not row[0].startswith("#")}
+        assert found.keys() >= {f"{p}InCsumErrors" for p in ("Tcp", "Udp", "Udp6", "Icmp", "Icmp6")}
+        return {name: count for name, count in found.items() if count}
 
     def dump(self) -> str:
         """Everything that tc and ip show of the target's namespace, without counters."""

@@ -190,12 +190,18 @@ for port in range(5000, 5020):
 """
 
 
+def flows_of(net: Net) -> int:
+    """How many of these flows are in the table."""
+    return int(net.sh("a", "grep -c dport=50 /proc/net/nf_conntrack || test $? = 1"))
+
+
 @pytest.mark.vm("debian-13")
 def test_it_stays_full_and_takes_only_its_own_away(net: Net, small_table: int) -> None:
     node = net.bench.node
     net.sh("a", "sysctl -qw net.netfilter.nf_conntrack_udp_timeout=20")
     node.put("/tmp/flows.py", FLOWS.encode())
     net.sh("a", "python3 /tmp/flows.py")
+    assert flows_of(net) == 20
     fault = net.inject("conntrack-full", {"free": 50})
     assert table(net) == small_table - 50
     with pytest.raises(Conflict, match=fault):
@@ -206,6 +212,7 @@ def test_it_stays_full_and_takes_only_its_own_away(net: Net, small_table: int) -
         "/proc/net/nf_conntrack') = 0 ] && break; sleep 0.5; done; sleep 1",
         timeout=120,
     )
+    assert flows_of(net) == 0
     assert table(net) == small_table - 50
     net.sh("a", "sysctl -qw net.netfilter.nf_conntrack_udp_timeout=30; python3 /tmp/flows.py")
     net.revert(fault)
