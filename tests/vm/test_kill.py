@@ -79,14 +79,8 @@ def objection(line: dict[str, Any]) -> str:
     return "; ".join(text for text in bad if text)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_killed_at_every_step(vm_node: Node, case: Case) -> None:
-    found = matrix(vm_node)
-    lines = [line for line in found if line["case"] == case.name]
-    why = str(found[-1].get("why", lines))
-    if vm_node.config.flavour not in case.on:
-        assert [line for line in lines if line.get("refused")], why
-        return
+def judge(case: Case, lines: list[dict[str, Any]], why: str) -> None:
+    """Runs that nobody killed end clean; every place that is due was tried, and came back."""
     whole = {line["phase"]: line for line in lines if line.get("at") == 0}
     for line in whole.values():
         assert not line["differs"], line
@@ -100,6 +94,17 @@ def test_killed_at_every_step(vm_node: Node, case: Case) -> None:
         tried = {x["at"] for x in killed if x["phase"] == phase}
         every = range(1, line["places"] + 1)
         assert tried == {at for at in every if is_tried(case, at, EVERY)}, phase
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_killed_at_every_step(vm_node: Node, case: Case) -> None:
+    found = matrix(vm_node)
+    lines = [line for line in found if line["case"] == case.name]
+    why = str(found[-1].get("why", lines))
+    if vm_node.config.flavour not in case.on:
+        assert [line for line in lines if line.get("refused")], why
+        return
+    judge(case, lines, why)
     assert lines[-1] == {"case": case.name, "phase": "witness", "same": True}
 
 
@@ -138,9 +143,8 @@ def test_with_systemd_as_process_1(fresh_node: Callable[[NodeConfig], Node]) -> 
     """Kinds that only systemd's nodes have; the fingerprint has the states of all units."""
     disks = (Disk("d0", 1 << 30), Disk("d1", 1 << 28))
     node = fresh_node(NodeConfig(init="systemd", disks=disks))
-    names = [case.name for case in CASES if case.systemd]
-    lines = results(node, "guest_kill", *HOW[MODE], *names, key="systemd")
+    due = [case for case in CASES if case.systemd]
+    lines = results(node, "guest_kill", *HOW[MODE], *(case.name for case in due), key="systemd")
     assert lines[-1] == {"case": "all", "ended": True}, lines[-1]
-    killed = [line for line in lines if line.get("at")]
-    assert {line["case"] for line in killed} == set(names), lines
-    assert [f"{x['at']} {x['place']}: {objection(x)}" for x in killed if objection(x)] == []
+    for case in due:
+        judge(case, [line for line in lines if line["case"] == case.name], str(lines))
