@@ -45,7 +45,7 @@ def running(name: str, namespace: str, ip: str = "10.1.0.1") -> dict[str, Any]:
 
 
 @pytest.fixture
-def cluster(api: Api) -> Cluster:
+def client(api: Api) -> Cluster:
     return Cluster(api.kubeconfig)
 
 
@@ -64,14 +64,14 @@ def space(api: Api) -> str:
     return name
 
 
-def test_selectors_mean_what_the_server_means(api: Api, cluster: Cluster) -> None:
+def test_selectors_mean_what_the_server_means(api: Api, client: Cluster) -> None:
     """CASES 35: each text, by our own matching and by the API server's."""
     name = api.namespace()
     labels = [{}, {"a": ""}, {"a": "x"}, {"a": "x", "b": "1"}, {"b": "7"}, {"c.d/e": "x"}]
     api.apply(*(pod(f"p{n}", name, **one) for n, one in enumerate(labels)))
     for text in ("a", "!a", "a=", "a=x", "a==x", "a!=x", "a in (x,)", "a notin (x)", "b>1", "b<7",
                  "c.d/e=x,!a", "a , b", "a in (x,y),b!=2", "in in (in)"):  # fmt: skip
-        found = {one.name for one in find_pods(cluster, Query(name, labels=text))}
+        found = {one.name for one in find_pods(client, Query(name, labels=text))}
         mine = {f"p{n}" for n, one in enumerate(labels) if parse_selector(text).matches(one)}
         assert found == mine, text
 
@@ -79,36 +79,34 @@ def test_selectors_mean_what_the_server_means(api: Api, cluster: Cluster) -> Non
 @pytest.mark.parametrize(
     "text", ["a=b=c", "a in x", "(a)", "a,,b", "=x", "a=" + "v" * 64, "-a", "a!b", "a>x"]
 )
-def test_what_we_refuse_the_server_refuses_too(api: Api, cluster: Cluster, text: str) -> None:
+def test_what_we_refuse_the_server_refuses_too(api: Api, client: Cluster, text: str) -> None:
     with pytest.raises(InvalidSpec, match="column"):
         parse_selector(text)
     with pytest.raises(InvalidSpec, match="does not take this"):
-        cluster.listed(ApiPath("pods", "default"), text)
+        client.listed(ApiPath("pods", "default"), text)
 
 
-def test_a_selection_over_the_real_api(api: Api, cluster: Cluster, space: str) -> None:
+def test_a_selection_over_the_real_api(api: Api, client: Cluster, space: str) -> None:
     query = Query(space, labels="app=cart", fields="spec.nodeName=t-node")
     ask = Ask(space, selective=True, seed="1")
     wanted = Wanted("g-1", kind_named("netem"), query, ask, {}, {"spec": {"delay": "1ms"}})
     with pytest.raises(Refused, match="3 pods match"):
-        resolve_pods(cluster, wanted)
+        resolve_pods(client, wanted)
     named = Wanted("g-1", wanted.kind, Query(space, ("cart-1",)), Ask(space, ("cart-1",)), {},
                    wanted.base)  # fmt: skip
-    found = resolve_pods(cluster, named)
+    found = resolve_pods(client, named)
     uid = api.json("get", "pod", "-n", space, "cart-1")["metadata"]["uid"]
     assert [item.request.target["uid"] for item in found.items] == [uid]
     pending = Wanted("g-1", wanted.kind, Query(space, ("late",)), Ask(space, ("late",)), {}, {})
     with pytest.raises(Refused, match="Pending"):
-        resolve_pods(cluster, pending)
-    assert "t-node" in find_nodes(cluster) and not find_nodes(cluster, "no=such")
+        resolve_pods(client, pending)
+    assert "t-node" in find_nodes(client) and not find_nodes(client, "no=such")
     api.kubectl("delete", "pod", "-n", space, "cart-1", "--wait=false")
     with pytest.raises(Refused, match="being deleted"):
-        resolve_pods(cluster, named)
+        resolve_pods(client, named)
 
 
-def test_pods_of_a_deployment_are_found_through_its_replica_sets(
-    api: Api, cluster: Cluster
-) -> None:
+def test_pods_of_a_deployment_are_found_through_its_replica_sets(api: Api, client: Cluster) -> None:
     name = api.namespace()
     template = {"metadata": {"labels": {"app": "web"}},
                 "spec": {"containers": [{"name": "app", "image": IMAGE}]}}  # fmt: skip
@@ -121,22 +119,22 @@ def test_pods_of_a_deployment_are_found_through_its_replica_sets(
     end = time.monotonic() + 60
     found: list[str] = []
     while len(found) < 2 and time.monotonic() < end:
-        found = [p.name for p in find_pods(cluster, Query(name, owner="deployment/web"))]
+        found = [p.name for p in find_pods(client, Query(name, owner="deployment/web"))]
         time.sleep(0.2)
     assert len(found) == 2 and all(one.startswith("web-") for one in found)
 
 
-def test_a_long_list_comes_in_pages(api: Api, cluster: Cluster) -> None:
+def test_a_long_list_comes_in_pages(api: Api, client: Cluster) -> None:
     name = api.namespace()
     names = [f"c{n:04}" for n in range(620)]
     api.apply(*({"apiVersion": "v1", "kind": "ConfigMap",
                  "metadata": {"name": one, "namespace": name}} for one in names))  # fmt: skip
-    items, version = cluster.listed(ApiPath("configmaps", name))
+    items, version = client.listed(ApiPath("configmaps", name))
     assert set(names) <= {one["metadata"]["name"] for one in items} and version.isdigit()
 
 
-def test_rights_and_credentials_are_named(api: Api, cluster: Cluster, space: str) -> None:
-    assert denied(cluster, (space,)) == ()
+def test_rights_and_credentials_are_named(api: Api, client: Cluster, space: str) -> None:
+    assert denied(client, (space,)) == ()
     if api.plane is None:
         return  # the user's own cluster: its users are not ours to make
     limited = Cluster(api.plane.kubeconfig("limited"))
@@ -153,13 +151,13 @@ def test_rights_and_credentials_are_named(api: Api, cluster: Cluster, space: str
         Cluster(api.plane.kubeconfig(url="https://127.0.0.1:9")).listed(ApiPath("nodes"))
 
 
-def test_a_watch_and_its_end(api: Api, cluster: Cluster, space: str) -> None:
+def test_a_watch_and_its_end(api: Api, client: Cluster, space: str) -> None:
     path = ApiPath("pods", space)
-    _, version = cluster.listed(path)
+    _, version = client.listed(path)
     seen: list[tuple[str, str]] = []
 
     def follow() -> None:
-        for event in cluster.watch(path, version, "app=new", seconds=4):
+        for event in client.watch(path, version, "app=new", seconds=4):
             if event["type"] != "BOOKMARK":
                 seen.append((event["type"], event["object"]["metadata"]["name"]))
 
@@ -172,17 +170,17 @@ def test_a_watch_and_its_end(api: Api, cluster: Cluster, space: str) -> None:
     assert {name for _, name in seen} == {"new-1"}
 
 
-def test_patches_and_conflicts(api: Api, cluster: Cluster, space: str) -> None:
+def test_patches_and_conflicts(api: Api, client: Cluster, space: str) -> None:
     path = ApiPath("pods", space, "cart-0")
-    cluster.patch(path, {"metadata": {"labels": {"new": "x"}}})
+    client.patch(path, {"metadata": {"labels": {"new": "x"}}})
     good = [{"op": "test", "path": "/metadata/labels/new", "value": "x"},
             {"op": "remove", "path": "/metadata/labels/new"}]  # fmt: skip
-    found = cluster.patch(path, good, JSON_PATCH)
+    found = client.patch(path, good, JSON_PATCH)
     assert "new" not in found["metadata"]["labels"]
     with pytest.raises(InvalidSpec):
-        cluster.patch(path, good, JSON_PATCH)
-    assert cluster.get(ApiPath("pods", space, "none")) is None
-    assert cluster.delete(ApiPath("pods", space, "none")) is False
+        client.patch(path, good, JSON_PATCH)
+    assert client.get(ApiPath("pods", space, "none")) is None
+    assert client.delete(ApiPath("pods", space, "none")) is False
 
 
 def test_a_k8s_probe_reads_live_objects(api: Api, tmp_path: Path, space: str) -> None:
@@ -215,9 +213,9 @@ def test_a_k8s_probe_reads_live_objects(api: Api, tmp_path: Path, space: str) ->
         gone(ref)
 
 
-def test_an_event_is_taken_and_shown_by_describe(api: Api, cluster: Cluster, space: str) -> None:
+def test_an_event_is_taken_and_shown_by_describe(api: Api, client: Cluster, space: str) -> None:
     named = Wanted("g-2", kind_named("netem"), Query(space, ("cart-0",)), Ask(space, ("cart-0",)),
                    {}, {"spec": {"delay": "1ms"}})  # fmt: skip
-    items = resolve_pods(cluster, named).items
-    assert announce(cluster, items, "FaultArmed", "netem (g-2)") == []
+    items = resolve_pods(client, named).items
+    assert announce(client, items, "FaultArmed", "netem (g-2)") == []
     assert "netem (g-2)" in api.kubectl("describe", "pod", "-n", space, "cart-0").stdout

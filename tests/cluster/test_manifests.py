@@ -14,6 +14,7 @@ import schemas
 from controller.kube import deploy_certs, manifests
 from controller.kube.client import APPLY, Cluster
 from controller.kube.manifests import Options, path_of
+from nodeagent.model.protected import AGENT_NAMESPACE
 
 HOME = manifests.home()
 KUSTOMIZATIONS = sorted(path.parent for path in HOME.rglob("kustomization.yaml"))
@@ -89,6 +90,10 @@ def test_objects_are_applied_by_our_own_client(api: Api) -> None:
 
 def test_the_agents_account_may_do_nothing(api: Api) -> None:
     space = api.namespace()
+    for one in manifests.installed(Options()):
+        if one["kind"] not in ("Namespace", "DaemonSet", "NetworkPolicy", "PriorityClass"):
+            api.apply(json.loads(json.dumps(one).replace(AGENT_NAMESPACE, space)))
+    assert api.json("get", "serviceaccount", "-n", space, "faultd")
     who = f"--as=system:serviceaccount:{space}:faultd"
     for verb, resource in (("get", "pods"), ("list", "secrets"), ("create", "pods/exec")):
         done = api.kubectl("auth", "can-i", verb, resource, "-n", space, who, check=False)

@@ -115,7 +115,8 @@ def test_a_change_that_is_reconciled_away_is_an_event(desk: Desk) -> None:
     assert len(lines) == 1 and "/spec/minReadySeconds was reconciled away by argocd" in lines[0]
     end = time.monotonic() + 60
     while not desk.book.get(found["id"]).events and time.monotonic() < end:
-        time.sleep(0.2)  # the keeper looks by itself
+        time.sleep(0.2)
+    assert desk.book.get(found["id"]).events == lines, "the keeper looks by itself"
     keeper._look(desk.book, entry)
     assert desk.book.get(found["id"]).events == lines, "once"
 

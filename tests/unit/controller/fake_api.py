@@ -16,8 +16,6 @@ from urllib.parse import parse_qs, urlsplit
 
 from controller.kube.labels import parse_selector
 
-SINGULAR = {"pods": "Pod", "nodes": "Node", "secrets": "Secret", "services": "Service"}
-
 
 class FakeApi:
     """Objects by path, such as /api/v1/namespaces/shop/pods/a."""
@@ -169,7 +167,7 @@ class Handler(BaseHTTPRequestHandler):
             self._status(200)
         elif self.command == "PATCH":
             self._answer(
-                200, self.server.api.put(path, _merged(self.server.api.objects[path], body))
+                200, self.server.api.put(path, merged(self.server.api.objects[path], body))
             )
         else:
             self._answer(200, self.server.api.objects[path])
@@ -221,7 +219,7 @@ def _is_list(parts: list[str]) -> bool:
     return len(tail) % 2 == 1
 
 
-def _merged(old: Any, patch: Any) -> Any:
+def merged(old: Any, patch: Any) -> Any:
     """JSON merge patch (RFC 7396)."""
     if not isinstance(patch, dict):
         return patch
@@ -230,7 +228,7 @@ def _merged(old: Any, patch: Any) -> Any:
         if value is None:
             found.pop(key, None)
         else:
-            found[key] = _merged(found.get(key), value)
+            found[key] = merged(found.get(key), value)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Pods and nodes written down, and their JSON as the API server gives it."""
+"""Pods and nodes written down."""
 
 from __future__ import annotations
 
@@ -51,14 +51,3 @@ def volume_pod(source: dict[str, Any], *, block: bool = False, **mount: Any) -> 
         containers=(side, container(mounts=(where,))),
         owner=Owner("StatefulSet", "db", uid(99)),
     )
-
-
-def pod_json(name: str, namespace: str, node_name: str, **more: Any) -> dict[str, Any]:
-    """A pod as its author writes it."""
-    spec = {"nodeName": node_name, "containers": [{"name": "app", "image": "none"}]}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": namespace, **more.pop("metadata", {})},
-        "spec": {**spec, **more},
-    }

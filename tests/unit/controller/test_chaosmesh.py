@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,15 +19,18 @@ from test_kube_inject import World, _world, uid, world  # noqa: F401 - fixtures
 from controller.cli.kube import Reached
 from controller.cli.main import run
 from controller.cli.run_chaosmesh import Play
+from controller.kube.agents import Access, Agents
 from controller.kube.chaosmesh import NOT_HERE, Mapped, Unmapped, is_chaos_mesh, parse
 from controller.kube.chaosmesh_select import Unmappable, go_duration
 from controller.kube.choose import ALL, HowMany
+from controller.kube.client import Cluster
 from controller.kube.discover import Query
+from controller.kube.group import Clients
 from controller.kube.kinds import cluster_kinds
 from controller.kube.select import Ask
 from controller.options import checked
 from nodeagent.faults import kind_named
-from nodeagent.model.errors import InvalidSpec
+from nodeagent.model.errors import InvalidSpec, Refused
 
 SELECTOR = {"namespaces": ["shop"], "labelSelectors": {"app": "cart"}}
 
@@ -252,22 +257,22 @@ def test_a_file_is_shown_and_refused_unless_all_of_it_maps(
     assert "NOT MAPPED" in said.out and "1 of 5 objects have no equal" in said.err
 
 
-def test_each_is_held_for_its_duration_and_taken_back(world: World) -> None:  # noqa: F811
-    from controller.client import AgentAddress
-    from controller.kube.agents import Access, Agents
-    from controller.kube.client import Cluster
-    from controller.kube.group import Clients
-
+@contextmanager
+def reach(world: World) -> Iterator[Reached]:  # noqa: F811
     tls = {"cert": world.files.client_cert, "key": world.files.client_key, "ca": world.files.ca}
-    access = Access(direct=True, tls=tls, server_name="localhost")
-    assert AgentAddress  # the addresses that Agents gives
     cluster = Cluster(world.kubeconfig)
+    access = Access(direct=True, tls=tls, server_name="localhost")
+    with Agents(cluster, access) as agents, Clients(agents) as clients:
+        yield Reached(cluster, agents, clients)
+
+
+def test_each_is_held_for_its_duration_and_taken_back(world: World) -> None:  # noqa: F811
     short = Mapped("A", "t-pods", {}, Query("shop", ("cart-1",)), Ask("shop", ("cart-1",)),
                    duration=timedelta(seconds=1))  # fmt: skip
     long = Mapped("B", "t-pods", {}, Query("shop", ("cart-2",)), Ask("shop", ("cart-2",)))
     lines: list[str] = []
-    with Agents(cluster, access) as agents, Clients(agents) as clients:
-        play = Play(Reached(cluster, agents, clients), [short, long], 7, lines.append)
+    with reach(world) as there:
+        play = Play(there, [short, long], 7, lines.append)
         thread = threading.Thread(target=play.run)
         thread.start()
         for _ in range(200):
@@ -282,20 +287,8 @@ def test_each_is_held_for_its_duration_and_taken_back(world: World) -> None:  # 
 
 
 def test_one_that_fails_ends_all(world: World) -> None:  # noqa: F811
-    from controller.kube.agents import Access, Agents
-    from controller.kube.client import Cluster
-    from controller.kube.group import Clients
-    from nodeagent.model.errors import Refused
-
-    tls = {"cert": world.files.client_cert, "key": world.files.client_key, "ca": world.files.ca}
-    cluster = Cluster(world.kubeconfig)
     good = Mapped("A", "t-pods", {}, Query("shop", ("cart-1",)), Ask("shop", ("cart-1",)))
     bad = Mapped("B", "t-pods", {}, Query("shop", labels="app=none"), Ask("shop", how_many=ALL))
-    access = Access(direct=True, tls=tls, server_name="localhost")
-    with (
-        Agents(cluster, access) as agents,
-        Clients(agents) as clients,
-        pytest.raises(Refused, match="no pod"),
-    ):
-        Play(Reached(cluster, agents, clients), [good, bad], 7, lambda line: None).run()
+    with reach(world) as there, pytest.raises(Refused, match="no pod"):
+        Play(there, [good, bad], 7, lambda line: None).run()
     assert world.active() == []

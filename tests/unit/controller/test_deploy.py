@@ -13,6 +13,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from cryptography import x509
+from fake_api import fake_api
 
 from controller.cli.main import cli
 from controller.kube import agents, deploy, deploy_certs, manifests, portforward
@@ -308,14 +309,17 @@ def test_a_way_that_closes_later_closes_the_connection(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "said"),
     [
-        ["install", "--node-label", "novalue"],
-        ["install", "--valid", "12"],
-        ["install", "--timeout", "soon"],
-        ["certs", "--valid", "-1d"],
+        (["install", "--node-label", "novalue"], "'novalue' is not a label"),
+        (["install", "--valid", "12"], "--valid '12' is not a duration"),
+        (["install", "--timeout", "soon"], "--timeout 'soon' is not a duration"),
+        (["certs", "--valid", "-1d"], "--valid '-1d' is not a duration"),
     ],
 )
-def test_bad_options_are_wrong_usage(words: list[str], tmp_path: Path) -> None:
-    done = CliRunner().invoke(cli, ["deploy", "--kubeconfig", str(tmp_path / "none"), *words])
-    assert isinstance(done.exception, InvalidSpec)
+def test_bad_options_are_wrong_usage(words: list[str], said: str, tmp_path: Path) -> None:
+    with fake_api(tmp_path) as api:
+        done = CliRunner().invoke(cli, ["deploy", "--kubeconfig", str(api.kubeconfig()), *words])
+        assert isinstance(done.exception, InvalidSpec)
+        assert said in done.exception.what
+        assert api.requests == []

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_api import merged
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,19 +47,6 @@ def jsonpatch(old: Any, steps: list[dict[str, Any]]) -> Any:
         else:
             assert step["op"] == "add" or isinstance(at, list) or last in at
             at[last] = copy.deepcopy(step["value"])
-    return found
-
-
-def merged(old: Any, patch: Any) -> Any:
-    """RFC 7396."""
-    if not isinstance(patch, dict):
-        return patch
-    found = dict(old) if isinstance(old, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            found.pop(key, None)
-        else:
-            found[key] = merged(found.get(key), value)
     return found
 
 
