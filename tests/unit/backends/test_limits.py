@@ -109,6 +109,8 @@ def test_a_hard_limit_that_could_not_be_put_back_is_left(opener: subprocess.Pope
     else:
         prior = backend.observe("t", step, ())
         backend.apply("t", step, prior, ())
+        assert resource.prlimit(opener.pid, resource.RLIMIT_NOFILE) == (prior["want"],) * 2
+        assert ask(opener).endswith("failed")
         backend.undo("t", step, prior, ())
     assert resource.prlimit(opener.pid, resource.RLIMIT_NOFILE) == before
 

@@ -103,6 +103,7 @@ def test_values_of_a_namespace_and_of_the_node() -> None:
     assert not first.survives_boot
     empty = plan("net.ipv4.ip_local_reserved_ports=8080,9000-9010").steps[0]
     assert isinstance(empty, SysctlWrite)
+    assert empty.value == "8080,9000-9010"
 
 
 @pytest.mark.parametrize(
