@@ -2,7 +2,7 @@
 
 It waits on a pidfd of the agent (pidfd_open(2)). When the agent is gone it takes the
 mutation lock and reverts everything that the journal holds, and keeps trying until
-nothing is left, but for a reboot that is under way. It also steps in when the agent hangs
+nothing is left, or until the node goes down. It also steps in when the agent hangs
 past a deadline; it ends an agent that holds what only goes with it (BPF links), or that
 keeps the lock. It never arms anything. What it needs is loaded before it reports ready,
 and locked in memory.
@@ -23,6 +23,7 @@ from pathlib import Path
 from nodeagent.backends import Runtime, load_backends
 from nodeagent.backends.dm_probes import sweep_probes
 from nodeagent.backends.machine import going_down
+from nodeagent.bind.systemd import has_handed_over
 from nodeagent.clock import lease_ns, wait_s
 from nodeagent.journal import Journal
 from nodeagent.model.errors import FaultError, Refused
@@ -175,14 +176,28 @@ class Guardian:
                     failed = self._reverter.revert_all(EndReason.AGENT_LOST, self._epoch)
             except Exception as exc:  # noqa: BLE001 - nobody else is left to take the faults back
                 failed = [("", repr(exc))]
-            # systemd-shutdown waits 90 s for us (DefaultTimeoutStopSec) before it boots again.
             if all(going_down(fault_id) for fault_id, _ in failed):
                 sweep_probes()
                 return
             for fault_id, error in failed:
                 print(f"guardian: {fault_id}: {error}", file=sys.stderr)
-            time.sleep(RETRY_S[attempt] if attempt < len(RETRY_S) else LAST_RETRY_S)
+            if not rest(RETRY_S[attempt] if attempt < len(RETRY_S) else LAST_RETRY_S):
+                return
             attempt += 1
+
+
+def rest(seconds: float) -> bool:
+    """Wait before the next attempt; False when the node goes down and waits for us alone.
+
+    systemd-shutdown gives processes 90 s (DefaultTimeoutStopSec); what is left is for the next
+    boot's agent.
+    """
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        if has_handed_over():
+            return False
+        time.sleep(min(left, 0.5))
+    return True
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from nodeagent.backends.kept_file import KeptFile
 from nodeagent.backends.pause import wait_for
 from nodeagent.bind.kubelet import ROOT_DIR, running
 from nodeagent.bind.node import Node
-from nodeagent.bind.systemd import systemctl
+from nodeagent.bind.systemd import is_running, is_stopping, systemctl
 from nodeagent.crashpoint import crashpoint
 from nodeagent.model.errors import BackendError, Refused
 from nodeagent.model.kubelet import MEASURED, threshold_above, with_threshold
@@ -137,14 +137,15 @@ class ThresholdBackend:
     ) -> None:
         file = _kept(step)
         file.put_back(prior)
-        before = running(self._node, step.named)
+        goes_down = is_running() and is_stopping()  # it would not be started again
+        before = None if goes_down else running(self._node, step.named)
         if before is not None:  # else it reads the file when it starts
             self._restart(step, before)
         crashpoint("kubelet:restarted")
         file.release()
         if before is not None:  # an error here is told; the next attempt finds all as before
             self._await(step, before)
-        else:  # somebody has stopped it, or it is between two lives
+        elif not goes_down:  # somebody has stopped it, or it is between two lives
             wait_for(lambda: running(self._node, step.named) is not None, GAP_S)
 
     def measure(self, fault_id: str, step: KubeletThreshold, prior: Prior) -> dict[str, Any]:

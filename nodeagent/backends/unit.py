@@ -8,7 +8,7 @@ from typing import Any
 
 from nodeagent.backends import Outcome, Peer, Prior, Runtime
 from nodeagent.backends.pulse import Rounds
-from nodeagent.bind.systemd import active_states, is_running, show, systemctl
+from nodeagent.bind.systemd import active_states, is_running, is_stopping, show, systemctl
 from nodeagent.model.errors import BackendError, Refused
 from nodeagent.model.steps import Status, StepBase
 from nodeagent.model.steps.unit import UnitKill, UnitStop
@@ -55,8 +55,12 @@ class _Unit:
     """What both share: who was up before, and how they come up again."""
 
     def status_of(self, prior: Prior) -> Status:
-        """Prior only when everything is up that was; a unit in between is not."""
-        if not is_running():
+        """Prior only when everything is up that was; a unit in between is not.
+
+        On a node that goes down there is nothing to put back: the next boot starts all units
+        as it always does.
+        """
+        if not is_running() or is_stopping():
             return Status.GONE
         states = active_states((prior["unit"], *prior["others"]))
         if prior["unit"] not in states or show(prior["unit"])["LoadState"] == "not-found":

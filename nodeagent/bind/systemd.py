@@ -20,6 +20,19 @@ def is_running() -> bool:
     return os.path.isdir(RUNNING)
 
 
+def is_stopping() -> bool:
+    """Whether the node is going down (SystemState `stopping`): systemd starts no unit any more,
+    and what its units were ends with this boot. Raises BackendError."""
+    if has_handed_over():
+        return True
+    return systemctl("show", "--property=SystemState", "--value").strip() == "stopping"
+
+
+def has_handed_over() -> bool:
+    """Whether systemd-shutdown is process 1, which ends all processes (shutdown/shutdown.c)."""
+    return Path("/proc/1/comm").read_text(encoding="utf-8").startswith("systemd-shutdow")
+
+
 def systemctl(*words: str, timeout: float = READ_S) -> str:
     """Standard output. Raises BackendError with systemctl's own words."""
     argv = ["systemctl", "--no-pager", "--no-ask-password", *words]

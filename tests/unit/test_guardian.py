@@ -168,6 +168,22 @@ def test_it_does_not_hold_up_a_node_that_goes_down(
     assert [fault.id for fault in left] == ["f-0"]
 
 
+def test_what_resists_is_left_to_the_next_boot_once_systemd_shutdown_waits(
+    start: Any, tmp_path: Path, kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handed_over = [False] * 3 + [True]
+    monkeypatch.setattr(
+        guardian_module, "has_handed_over", lambda: handed_over.pop(0) if handed_over[:-1] else True
+    )
+    victim, guardian = start([SetValue(name="a", value="x")])
+    kernel.fail["undo:a"] = [OSError(5, "no")] * 1000
+    victim.kill()
+    run(guardian)
+    assert kernel.calls.count("undo:a") == 4
+    (left,) = Journal(tmp_path / "state").faults(active_only=True)
+    assert (left.state, left.end_reason) == ("reverting", EndReason.AGENT_LOST)
+
+
 def test_a_journal_that_cannot_be_read_does_not_end_it(
     start: Any, kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ class Systemd:
     states: dict[str, str]
     relations: dict[tuple[str, str], str] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
+    stopping: bool = False
 
     def show(self, unit: str, *names: str) -> dict[str, str]:
         state = self.states.get(unit)
@@ -77,6 +78,7 @@ def systemd(monkeypatch: pytest.MonkeyPatch) -> Systemd:
     for name in ("show", "active_states", "systemctl"):
         monkeypatch.setattr(module, name, getattr(made, name))
     monkeypatch.setattr(module, "is_running", lambda: True)
+    monkeypatch.setattr(module, "is_stopping", lambda: made.stopping)
     return made
 
 
@@ -108,6 +110,15 @@ def test_any_state_that_a_killed_agent_leaves_is_ours(systemd: Systemd, state: s
 def test_a_unit_that_was_removed_is_gone(systemd: Systemd) -> None:
     prior = StopBackend().observe("f", STEP, ())
     del systemd.states["db.service"]
+    assert StopBackend().status(STEP, prior, ()) is Status.GONE
+
+
+def test_on_a_node_that_goes_down_nothing_is_put_back(systemd: Systemd) -> None:
+    """A start would be refused there, and the retries would hold up the shutdown."""
+    prior = StopBackend().observe("f", STEP, ())
+    StopBackend().apply("f", STEP, prior, ())
+    assert StopBackend().status(STEP, prior, ()) is Status.OURS
+    systemd.stopping = True
     assert StopBackend().status(STEP, prior, ()) is Status.GONE
 
 
