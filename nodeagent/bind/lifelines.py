@@ -1,4 +1,5 @@
-"""What no fault on the node's own network may cut: the agent, ssh, API servers, name servers."""
+"""What a fault on the node's own network leaves alone: the agent, ssh, the kubelet, API servers,
+name servers."""
 
 from __future__ import annotations
 
@@ -7,12 +8,15 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
 
+from nodeagent.bind.kubelet import kubelets, option
+from nodeagent.bind.node import Node
+from nodeagent.model.kubelet import API_PORT, api_port
 from nodeagent.model.netspec import Flow
 
 SSH_PORT = 22
 DNS_PORT = 53
 SERVERS = ("sshd", "dropbear")
-KUBELETS = ("kubelet", "k3s", "k3s-agent", "rke2", "k0s", "microk8s")
+KUBELETS = ("kubelet", "k3s", "k3s-agent", "k3s-server", "rke2", "k0s", "microk8s", "kubelite")
 _LISTEN, _ESTABLISHED = "0A", "01"
 _IPV4_MAPPED = bytes(10) + b"\xff\xff"
 
@@ -23,17 +27,50 @@ def lifelines(proc: Path) -> tuple[Flow, ...]:
     named = _named(proc, (*SERVERS, *KUBELETS))
     own = socket_inodes(proc / "self")
     servers = {i for pid, comm in named if comm in SERVERS for i in socket_inodes(proc / str(pid))}
-    kubelets = {
-        i for pid, comm in named if comm in KUBELETS for i in socket_inodes(proc / str(pid))
+    agents = {i for pid, comm in named if comm in KUBELETS for i in socket_inodes(proc / str(pid))}
+    of_kubelets = [one for one in sockets if one[3] in agents]
+    opened = {local[1] for state, local, _, _ in of_kubelets if state == _LISTEN}
+    offered = {
+        local[1]
+        for state, local, _, _ in of_kubelets
+        if state == _LISTEN and not ip_address(local[0]).is_loopback
     }
-    found = [Flow(protocol="tcp", local_port=(SSH_PORT, SSH_PORT))]
-    for state, local, remote, inode in sockets:
+    found = [_served(port) for port in (SSH_PORT, *(offered or _configured(proc)))]
+    for state, local, _, inode in sockets:
         if state == _LISTEN and inode in own | servers:
-            found.append(Flow(protocol="tcp", local_port=(local[1], local[1])))
-        elif state == _ESTABLISHED and inode in kubelets:
+            found.append(_served(local[1]))
+    for state, local, remote, _ in of_kubelets:
+        if state == _ESTABLISHED and local[1] not in opened:
             found.append(_to(remote))
     found += [_to(server) for server in (*_api_servers(), *_name_servers())]
     return tuple(sorted(dict.fromkeys(found), key=lambda flow: flow.text()))
+
+
+def _configured(proc: Path) -> set[int]:
+    """The ports that kubelets which do not listen yet, being restarted, are going to open."""
+    return {_port_of(proc, pid, args) for pid, args in kubelets(Node(proc=proc))}
+
+
+def _port_of(proc: Path, pid: int, args: list[str]) -> int:
+    """By its command line, which wins, or its configuration; the default where neither is read."""
+    given = option(args, "port")
+    if given is not None:
+        return int(given) if given.isdigit() and 0 < int(given) < 1 << 16 else API_PORT
+    named = option(args, "config")
+    if named is None:
+        return API_PORT
+    # As the kubelet sees the path: it may run in a container.
+    seen = proc / str(pid) / "cwd" / named
+    if named.startswith("/"):
+        seen = Path(f"{proc / str(pid) / 'root'}{named}")
+    try:
+        return api_port(seen.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return API_PORT
+
+
+def _served(port: int) -> Flow:
+    return Flow(protocol="tcp", local_port=(port, port))
 
 
 def _to(end: tuple[str, int]) -> Flow:

@@ -69,6 +69,11 @@ class NetSpec(FaultSpec):
     host_network: bool = Field(
         default=False, description="allow the node's own network, with its lifelines left alone"
     )
+    lifelines: bool = Field(
+        default=True,
+        description="on the node's own network, leave alone: the agent, ssh, the kubelet's API and "
+        "its connections, API servers, name servers",
+    )
 
     @model_validator(mode="after")
     def _one_peer(self) -> NetSpec:
@@ -76,6 +81,8 @@ class NetSpec(FaultSpec):
             raise ValueError("to_pid, to_cgroup and to_netns exclude each other")
         if self.local_ports and any(flow.protocol == "icmp" for flow in self.to):
             raise ValueError("ICMP has no local ports")
+        if not self.lifelines and not self.host_network:
+            raise ValueError("only the node's own network has lifelines: add --host-network")
         return self
 
     @property
@@ -146,8 +153,9 @@ def flows(spec: NetSpec, binding: NetBinding) -> tuple[Flow, ...]:
 
 
 def exceptions(spec: NetSpec, binding: NetBinding) -> tuple[Flow, ...]:
-    """What is left alone: asked for, and the host's own lifelines."""
-    return tuple(dict.fromkeys((*addressed(spec.but, binding), *binding.lifelines)))
+    """What is left alone: asked for, and the host's own lifelines unless they are meant too."""
+    spared = binding.lifelines if spec.lifelines else ()
+    return tuple(dict.fromkeys((*addressed(spec.but, binding), *spared)))
 
 
 def check(spec: NetSpec, context: Context) -> None:
@@ -194,9 +202,14 @@ def _check_own_addresses(
 
 
 def guards(spec: NetSpec, context: Context) -> tuple[Guard, ...]:
-    """Others' filters that the chosen packets would pass by."""
+    """Lifelines that are not spared, and others' filters that the packets would pass by."""
     check(spec, context)
-    return other_filters(interfaces(spec.interface, net(context)), spec.hooks)
+    binding = net(context)
+    cut: tuple[Guard, ...] = ()
+    if binding.host and not spec.lifelines:
+        why = "nobody may reach the node or its agent before the lease ends: --no-lifelines"
+        cut = (Guard("lifeline", why),)
+    return (*cut, *other_filters(interfaces(spec.interface, binding), spec.hooks))
 
 
 def other_filters(chosen: Sequence[NetInterface], hooks: Sequence[Hook]) -> tuple[Guard, ...]:

@@ -43,6 +43,10 @@ ABOVE = 10
 """Percentage points that a threshold is put above what is free."""
 
 
+API_PORT = 10250
+"""Where a kubelet serves logs, exec and port-forward (KubeletPort, pkg/cluster/ports/ports.go)."""
+
+
 class KubeletBinding(BaseModel):
     """The kubelet of this node. Without its pid: that changes with every restart."""
 
@@ -69,6 +73,20 @@ def threshold_above(free: int, total: int) -> str:
     if not share < found < 100:
         raise ValueError("all of it is free: no threshold is above that")
     return f"{float(found):.4f}".rstrip("0").rstrip(".") + "%"
+
+
+def api_port(text: str) -> int:
+    """The `port` of a configuration; 0 and none mean the default. Raises ValueError."""
+    import yaml  # late: a kubelet that listens tells by its sockets
+
+    try:
+        found: Any = yaml.safe_load(text)
+    except yaml.YAMLError as exc:
+        raise ValueError(f"it is no YAML: {' '.join(str(exc).split())[:200]}") from exc
+    port = found.get("port") if isinstance(found, dict) else None
+    if type(port) is not int or not 0 <= port < 1 << 16:
+        return API_PORT
+    return port or API_PORT
 
 
 def with_threshold(text: str, signal: str, threshold: str) -> str:

@@ -47,6 +47,6 @@ class NetBinding(_Frozen):
         default=(), description="host names of the spec, and the addresses that they have now"
     )
     lifelines: tuple[Flow, ...] = Field(
-        default=(), description="the host's own: agent, ssh, API servers, name servers"
+        default=(), description="the host's own: agent, ssh, kubelet, API servers, name servers"
     )
     notes: tuple[str, ...] = ()

@@ -218,8 +218,6 @@ class TcFilters(StepBase):
         return f"tc:{self.netns.cookie}:{self.ifindex}"
 
     def summary(self) -> str:
-        shown = ", ".join(flow.text() for flow in self.flows[:4])
-        more = f" and {len(self.flows) - 4} more" if len(self.flows) > 4 else ""
         act: str = self.act.act
         if isinstance(self.act, Redirect):
             act = f"redirect to {self.act.device}"
@@ -229,8 +227,8 @@ class TcFilters(StepBase):
             act += f" with {self.act.how}"
         elif isinstance(self.act, Dns):
             act = self.act.text()
-        but = f", but not {len(self.but)} network(s)" if self.but else ""
-        return f"tc filter add dev {self.ifname} {self.hook} flower {shown}{more}{but}: {act}"
+        but = f", but not {_some(self.but)}" if self.but else ""
+        return f"tc filter add dev {self.ifname} {self.hook} flower {_some(self.flows)}{but}: {act}"
 
     def overlaps(self, other: StepBase) -> bool:
         """Also what one of them leaves alone: its own exceptions would hold for the other."""
@@ -240,6 +238,11 @@ class TcFilters(StepBase):
         mine = (*self.flows, *(f for f in self.but if f not in shared))
         theirs = (*other.flows, *(f for f in other.but if f not in shared))
         return common(self.flows, theirs) is not None or common(mine, other.flows) is not None
+
+
+def _some(flows: tuple[Flow, ...]) -> str:
+    shown = ", ".join(flow.text() for flow in flows[:4])
+    return shown + (f" and {len(flows) - 4} more" if len(flows) > 4 else "")
 
 
 def _ns(value: int) -> str:

@@ -137,6 +137,23 @@ def test_the_host_s_lifelines_are_always_exceptions() -> None:
     spec = {"delay": "1ms", "host_network": True, "interface": "eth0", "but": "10.9.0.9"}
     (step,) = filters(plan("netem", spec, host=True, lifelines=(SSH,)))
     assert step.but == (parse_remote("10.9.0.9"), SSH)
+    assert ", but not 10.9.0.9/32, */tcp<-:22: redirect" in step.summary()
+
+
+@pytest.mark.parametrize("kind", ["netem", "partition", "bandwidth"])
+def test_lifelines_are_hit_only_when_it_is_meant(kind: str) -> None:
+    more = {"netem": {"delay": "1ms"}, "partition": {}, "bandwidth": {"rate": "1mbit"}}[kind]
+    spec = {**more, "host_network": True, "interface": "eth0", "lifelines": False}
+    with pytest.raises(Refused, match="nobody may reach the node") as caught:
+        plan(kind, spec, host=True, lifelines=(SSH,))
+    assert "--i-know lifeline" in caught.value.hint
+    made = plan(kind, spec, host=True, lifelines=(SSH,), acknowledge=("lifeline",))
+    assert made.guards == ("lifeline",)
+    assert [step.but for step in filters(made)] == [()] * len(filters(made))
+    with pytest.raises(InvalidSpec, match="add --host-network"):
+        plan(kind, {**more, "lifelines": False})
+    # asked for in vain: in a workload's own namespace there are none
+    assert plan(kind, {**spec, "interface": None}).guards == ()
 
 
 def test_others_filters_are_a_guard_rail() -> None:
