@@ -12,7 +12,15 @@ from nodeagent.model.binding import FileIdentity, LayerRanges, whole_range
 from nodeagent.model.disk import DiskBinding
 from nodeagent.model.errors import FaultError, Refused
 from nodeagent.model.evidence import FileEvent
-from nodeagent.model.facts import Facts, Need, NeedBpf, NeedDmTarget, NeedErrorInjection, NeedRoot
+from nodeagent.model.facts import (
+    Facts,
+    Need,
+    NeedBpf,
+    NeedDmFeature,
+    NeedDmTarget,
+    NeedErrorInjection,
+    NeedRoot,
+)
 from nodeagent.model.kind import Context, Guard, Reaction
 from nodeagent.model.ranges import shift
 from nodeagent.model.steps import StepBase
@@ -23,6 +31,7 @@ from nodeagent.model.steps.block import (
     DmCreate,
     DmOverlay,
     FileWatch,
+    FlakeySegment,
     ReadCheck,
     SegmentKind,
     WatchOp,
@@ -118,6 +127,30 @@ def needs_dm(spec: Any) -> tuple[Need, ...]:
 def needs_split_delay(spec: Any) -> tuple[Need, ...]:
     """What sends one direction of a device to a private error device."""
     return (*needs_dm(spec), NeedDmTarget("delay", (1, 2, 1)), NeedDmTarget("error"))
+
+
+def needs_flakey(spec: Any) -> tuple[Need, ...]:
+    """A dm-flakey that fails what `spec.fail` says: all, reads, or writes."""
+    needs = (*needs_dm(spec), NeedDmTarget("flakey", (1, 4, 0)))
+    return (*needs, NeedDmFeature("flakey:error_reads", "6.5")) if spec.fail == "reads" else needs
+
+
+def flakey_supports(spec: Any, context: Context) -> str | None:
+    """None when that dm-flakey can be laid over the bound ranges, else why not."""
+    objection = dm_supports(spec, context)
+    if objection is None and spec.fail != "reads":
+        return flushes_suffer(context, "dm-flakey", "fail")
+    return objection
+
+
+def flakey(spec: Any, up_s: int, down_s: int) -> FlakeySegment:
+    """dm-flakey that fails what `spec.fail` says for `down_s` seconds after `up_s`, by turns."""
+    return FlakeySegment(
+        up_s=up_s,
+        down_s=down_s,
+        error_reads=spec.fail == "reads",
+        error_writes=spec.fail == "writes",
+    )
 
 
 def needs_bio_fail(spec: Any) -> tuple[Need, ...]:

@@ -11,10 +11,8 @@ from pydantic import AfterValidator, Field
 from nodeagent.faults import _disk as d
 from nodeagent.faults import _disk_evidence as de
 from nodeagent.model.evidence import Evidence
-from nodeagent.model.facts import Need, NeedDmFeature, NeedDmTarget
 from nodeagent.model.kind import Context, FaultKind, FaultSpec, Guard, Measured, Rung
 from nodeagent.model.steps import StepBase
-from nodeagent.model.steps.block import FlakeySegment
 from nodeagent.model.units import Duration, format_duration
 
 SECOND = timedelta(seconds=1)
@@ -45,27 +43,8 @@ class Spec(FaultSpec):
     )
 
 
-def _needs(spec: Spec) -> tuple[Need, ...]:
-    needs: tuple[Need, ...] = (*d.needs_dm(spec), NeedDmTarget("flakey", (1, 4, 0)))
-    if spec.fail == "reads":
-        needs = (*needs, NeedDmFeature("flakey:error_reads", "6.5"))
-    return needs
-
-
-def _supports(spec: Spec, context: Context) -> str | None:
-    objection = d.dm_supports(spec, context)
-    if objection is None and spec.fail != "reads":
-        return d.flushes_suffer(context, "dm-flakey", "fail")
-    return objection
-
-
 def _plan(spec: Spec, context: Context) -> Sequence[StepBase]:
-    segment = FlakeySegment(
-        up_s=spec.up // SECOND,
-        down_s=spec.down // SECOND,
-        error_reads=spec.fail == "reads",
-        error_writes=spec.fail == "writes",
-    )
+    segment = d.flakey(spec, spec.up // SECOND, spec.down // SECOND)
     return d.steps_on_dm(context, segment, ("failed",))
 
 
@@ -105,7 +84,15 @@ back. Use --fail reads for a fault that comes and goes for those above too (need
 dm-flakey with error_reads).""",
     spec=Spec,
     targets=("device", "volume"),
-    ladder=(Rung("dm-flakey", "intervals in the kernel's own target", _needs, _plan, _supports),),
+    ladder=(
+        Rung(
+            "dm-flakey",
+            "intervals in the kernel's own target",
+            d.needs_flakey,
+            _plan,
+            d.flakey_supports,
+        ),
+    ),
     evidence=_evidence,
     collateral=_collateral,
     remedies=(

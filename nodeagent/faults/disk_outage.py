@@ -10,12 +10,10 @@ from pydantic import Field
 from nodeagent.faults import _disk as d
 from nodeagent.faults import _disk_evidence as de
 from nodeagent.model.evidence import Evidence
-from nodeagent.model.facts import Need, NeedDmFeature, NeedDmTarget
 from nodeagent.model.kind import Context, FaultKind, FaultSpec, Guard, Measured, Rung
 from nodeagent.model.steps import StepBase
 from nodeagent.model.steps.block import (
     ErrorSegment,
-    FlakeySegment,
     ReadCheck,
     SegmentKind,
     SplitDelaySegment,
@@ -42,28 +40,8 @@ def _dm_plan(spec: Spec, context: Context, segment: SegmentKind) -> list[StepBas
 # --- rungs ------------------------------------------------------------------------
 
 
-def _flakey_needs(spec: Spec) -> tuple[Need, ...]:
-    needs: tuple[Need, ...] = (*d.needs_dm(spec), NeedDmTarget("flakey", (1, 4, 0)))
-    if spec.fail == "reads":
-        needs = (*needs, NeedDmFeature("flakey:error_reads", "6.5"))
-    return needs
-
-
-def _flakey_supports(spec: Spec, context: Context) -> str | None:
-    objection = d.dm_supports(spec, context)
-    if objection is None and spec.fail != "reads":
-        return d.flushes_suffer(context, "dm-flakey", "fail")
-    return objection
-
-
 def _flakey_plan(spec: Spec, context: Context) -> Sequence[StepBase]:
-    segment = FlakeySegment(
-        up_s=0,
-        down_s=d.ALWAYS_DOWN_S,
-        error_reads=spec.fail == "reads",
-        error_writes=spec.fail == "writes",
-    )
-    return _dm_plan(spec, context, segment)
+    return _dm_plan(spec, context, d.flakey(spec, 0, d.ALWAYS_DOWN_S))
 
 
 def _bpf_plan(spec: Spec, context: Context) -> Sequence[StepBase]:
@@ -135,9 +113,9 @@ fail later, at the next fsync or in the background (then: a line in the kernel l
         Rung(
             "dm-flakey",
             "always down; flushes fail with the writes",
-            _flakey_needs,
+            d.needs_flakey,
             _flakey_plan,
-            _flakey_supports,
+            d.flakey_supports,
         ),
         Rung("bpf-bio", "all sectors of any live block device", d.needs_bio_fail, _bpf_plan),
         Rung(
