@@ -89,3 +89,14 @@ def served(patch: pytest.MonkeyPatch) -> Iterator[Served]:
         finally:
             found.close()
             shutil.rmtree(home)
+
+
+@contextmanager
+def left_as_found(node: Served) -> Iterator[None]:
+    """What a test injects is taken back by it or here, and the kernel is then as before."""
+    before = node.kernel.fingerprint()
+    yield
+    node.kernel.fail.clear()
+    for fault in node.client.faults(active_only=True):
+        node.client.revert(fault.id)
+    assert node.kernel.fingerprint() == before

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from agent_kit import Served, served
+from agent_kit import Served, left_as_found, served
 
 from controller import render
 from controller.cli import common
@@ -35,12 +35,8 @@ def node() -> Iterator[Served]:
 
 @pytest.fixture(autouse=True)
 def clean(node: Served) -> Iterator[None]:
-    before = node.kernel.fingerprint()
-    yield
-    node.kernel.fail.clear()
-    for fault in node.client.faults(active_only=True):
-        node.client.revert(fault.id)
-    assert node.kernel.fingerprint() == before
+    with left_as_found(node):
+        yield
 
 
 @pytest.fixture

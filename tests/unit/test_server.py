@@ -15,7 +15,7 @@ from typing import Any
 
 import grpc
 import pytest
-from agent_kit import Served, served
+from agent_kit import Served, left_as_found, served
 from core_kit import HoldLink, Look, SetValue, request
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from hypothesis import HealthCheck, given, settings
@@ -55,12 +55,8 @@ def node() -> Iterator[Served]:
 
 @pytest.fixture(autouse=True)
 def clean(node: Served) -> Iterator[None]:
-    before = node.kernel.fingerprint()
-    yield
-    node.kernel.fail.clear()
-    for fault in node.client.faults(active_only=True):
-        node.client.revert(fault.id)
-    assert node.kernel.fingerprint() == before
+    with left_as_found(node):
+        yield
 
 
 @pytest.fixture
