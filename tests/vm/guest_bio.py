@@ -15,8 +15,9 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from nodeagent.backends.bio_fail import FailSpec
 from nodeagent.encode.bpf_maps import BioEvent
-from nodeagent.model.ranges import Range
+from nodeagent.model.ranges import Range, Ranges
 
 WORK = Path("/tmp/bio")
 CHECKS: list[Callable[[], object]] = []
@@ -107,6 +108,15 @@ def dev(path: str) -> tuple[int, int]:
 
 def ranges(*pairs: tuple[int, int]) -> list[Range]:
     return [Range(start=start, length=length) for start, length in pairs]
+
+
+def spec(path: str, *pairs: tuple[int, int], **more: object) -> FailSpec:
+    major, minor = dev(path)
+    return FailSpec(major, minor, tuple(ranges(*pairs)), **more)  # type: ignore[arg-type]
+
+
+def pairs(found: Ranges) -> list[tuple[int, int]]:
+    return [(one.start, one.length) for one in found]
 
 
 def collect(events: Callable[[], list[BioEvent]], count: int) -> list[BioEvent]:

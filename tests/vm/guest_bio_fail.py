@@ -18,28 +18,20 @@ from guest_bio import (
     links,
     loop,
     main,
+    pairs,
     programs,
     ranges,
     sh,
+    spec,
 )
 
-from nodeagent.backends.bio_fail import BioFailer, FailSpec
+from nodeagent.backends.bio_fail import BioFailer
 from nodeagent.backends.bio_trace import BioTracer
 from nodeagent.encode.bpf_maps import Submitter
 from nodeagent.model.errors import InvalidSpec
-from nodeagent.model.ranges import Ranges
 
 FAILER = BioFailer()
 EIO = 5
-
-
-def spec(path: str, *pairs: tuple[int, int], **more: object) -> FailSpec:
-    major, minor = dev(path)
-    return FailSpec(major, minor, tuple(ranges(*pairs)), **more)  # type: ignore[arg-type]
-
-
-def pairs(found: Ranges) -> list[tuple[int, int]]:
-    return [(one.start, one.length) for one in found]
 
 
 @check

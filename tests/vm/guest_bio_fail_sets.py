@@ -12,30 +12,20 @@ from guest_bio import (
     WORK,
     WORKER,
     check,
-    dev,
     io,
     loop,
     main,
+    pairs,
     programs,
-    ranges,
     sh,
+    spec,
 )
 
-from nodeagent.backends.bio_fail import BioFailer, FailSpec, cgroup_scope
+from nodeagent.backends.bio_fail import BioFailer, cgroup_scope
 from nodeagent.model.errors import Refused
-from nodeagent.model.ranges import Ranges
 
 FAILER = BioFailer()
 EIO = 5
-
-
-def spec(path: str, *pairs: tuple[int, int], **more: object) -> FailSpec:
-    major, minor = dev(path)
-    return FailSpec(major, minor, tuple(ranges(*pairs)), **more)  # type: ignore[arg-type]
-
-
-def pairs(found: Ranges) -> list[tuple[int, int]]:
-    return [(one.start, one.length) for one in found]
 
 
 @check

@@ -231,6 +231,14 @@ def hooks(bench: Bench) -> list[str]:
     return sorted(name for name in names if name.startswith(("fc_sys", "fc_tree")))
 
 
+@contextmanager
+def hookless_after(bench: Bench) -> Iterator[Bench]:
+    """What a test injects ends with it, and no hook is left."""
+    yield bench
+    bench.revert_all()
+    assert hooks(bench) == []
+
+
 def wait_ended(bench: Bench, fault_id: str, reason: str) -> None:
     """Until a fault has ended by itself, for this reason."""
     deadline = bench.node.deadline(30)

@@ -80,9 +80,8 @@ def bench(vm_node: Node, benches: Benches) -> Iterator[Bench]:
     """An agent that loads by bcc, with everything compiled before a test is on the clock."""
     found = benches.of(vm_node, "--bpf-loader", "bcc")
     _wait_compiled(vm_node)
-    yield found
-    found.revert_all()
-    assert kit.hooks(found) == []
+    with kit.hookless_after(found):
+        yield found
 
 
 def again(test: Callable[..., None], *flavours: str) -> FunctionType:

@@ -23,10 +23,8 @@ STOCK = ("debian-12", "debian-13")
 
 @pytest.fixture
 def bench(vm_node: Node, benches: Benches) -> Iterator[Bench]:
-    found = benches.of(vm_node)
-    yield found
-    found.revert_all()
-    assert kit.hooks(found) == []
+    with kit.hookless_after(benches.of(vm_node)) as found:
+        yield found
 
 
 @pytest.mark.vm(*ALL)

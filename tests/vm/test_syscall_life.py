@@ -22,10 +22,8 @@ LEASE = Lease.model_validate({"duration": "1m"})
 
 @pytest.fixture
 def bench(vm_node: Node, benches: Benches) -> Iterator[Bench]:
-    found = benches.of(vm_node)
-    yield found
-    found.revert_all()
-    assert kit.hooks(found) == []
+    with kit.hookless_after(benches.of(vm_node)) as found:
+        yield found
 
 
 def wait_event(bench: Bench, fault_id: str, event: str, seconds: float = 20) -> None:

@@ -43,10 +43,8 @@ PREDICATES = {
 
 @pytest.fixture
 def bench(vm_node: Node, benches: Benches) -> Iterator[Bench]:
-    found = benches.of(vm_node)
-    yield found
-    found.revert_all()
-    assert kit.hooks(found) == []
+    with kit.hookless_after(benches.of(vm_node)) as found:
+        yield found
 
 
 def outcome(bench: Bench, hit: Any, spec: dict[str, Any]) -> list[int]:
