@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from nodeagent.bind.exposed import exposed
 from nodeagent.bind.node import Node as BindNode
 from nodeagent.binder import PROTECTED, Binder
 from nodeagent.clock import boot_id
+from nodeagent.eventlog import EventLog
 from nodeagent.executor import Executor, Node
 from nodeagent.facts import load_modules, read_facts
 from nodeagent.journal import Journal
@@ -32,6 +34,7 @@ from nodeagent.ward import Ward
 from nodeagent.watcher import LeaseKeeper, collect
 
 MACHINE_ID = Path("/etc/machine-id")
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class AgentConfig:
     """Whether kinds that take the node down are allowed."""
     policy: Path | None = None
     """Who may inject what (nodeagent.model.policy); without, whoever can call."""
+    log_format: str = "text"
+    """Of the guardian's lines (nodeagent.log.FORMS)."""
 
 
 class Agent:
@@ -64,7 +69,9 @@ class Agent:
             self.node_id = self._node_id()
             sweep_probes()
         self.policy = PolicyFile(config.policy) if config.policy else None
-        self.ward = Ward(state_dir, self.epoch, self._guardian_lost)
+        self._event_log = EventLog(self.journal)
+        self._event_log.skip()
+        self.ward = Ward(state_dir, self.epoch, self._guardian_lost, config.log_format)
         self.ward.begin()
         self._notes = tuple(load_modules()) if config.modprobe else ()
         own = {"tls_ca": config.tls_ca, "may_reboot": config.may_reboot}
@@ -81,6 +88,8 @@ class Agent:
         self.executor.after_begin = self.ward.poke
         self.before_boot: tuple[FaultRow, ...] = ()
         """Faults that were there when the node went down; known after `start`."""
+        self.residue_said: set[str] = set()
+        """What the last look for residue has found."""
         self._reactor = Reactor(self.executor, self.journal, self.evidence)
         self._leases = LeaseKeeper(self.executor, self.journal)
 
@@ -112,6 +121,7 @@ class Agent:
 
         (fault id, error) of faults that resist; they are tried again.
         """
+        self._event_log.start()
         active = self.journal.faults(active_only=True)
         self.before_boot = tuple(fault for fault in active if fault.boot_id != boot_id())
         failed = self.executor.recover()
@@ -130,6 +140,7 @@ class Agent:
         failed = self._revert_everything()
         if not failed:
             self.ward.stop()
+        self._event_log.stop()
         self.journal.close()
         self._lock.close()
         self._owner.close()
@@ -198,6 +209,7 @@ class Agent:
         self._reactor.on_event(fault_id, event)
 
     def _guardian_lost(self, what: str) -> None:
+        LOG.warning(what)
         self.journal.event("", "guardian-lost", {"what": what})
         if self.ward.pid is None:
             self._revert_everything()

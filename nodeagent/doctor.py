@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,6 +15,8 @@ from nodeagent.model.steps import StepBase
 
 if TYPE_CHECKING:
     from nodeagent.agent import Agent
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -29,8 +32,25 @@ class Finding:
 def examine(agent: Agent, *, purge: bool = False) -> list[Finding]:
     """All findings, the bad ones first. With `purge`, residue is removed."""
     findings = [*_journal(agent), *_guardian(agent), *_residue(agent, purge), *_loaders(agent)]
+    _say_residue(agent, findings)
     order = {"error": 0, "residue": 1, "note": 2, "ok": 3}
     return sorted(findings, key=lambda f: order[f.severity])
+
+
+def _say_residue(agent: Agent, findings: Sequence[Finding]) -> None:
+    """A line when other things are left over than the last time; metrics look every minute."""
+    left = {f"{f.what}: {f.detail}" for f in findings if f.severity == "residue" and not f.removed}
+    if left == agent.residue_said:
+        return
+    agent.residue_said = left
+    if left:
+        LOG.warning(
+            "residue: %d things are left over, see faultctl doctor",
+            len(left),
+            extra={"event": "residue", "details": "; ".join(sorted(left))},
+        )
+    else:
+        LOG.info("residue: nothing is left over any more", extra={"event": "residue"})
 
 
 def _journal(agent: Agent) -> list[Finding]:

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import logging
 import os
 import select
 import signal
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -25,7 +25,9 @@ from nodeagent.backends.dm_probes import sweep_probes
 from nodeagent.backends.machine import going_down
 from nodeagent.bind.systemd import has_handed_over
 from nodeagent.clock import lease_ns, wait_s
+from nodeagent.eventlog import EventLog
 from nodeagent.journal import Journal
+from nodeagent.log import FORMS, about, configure
 from nodeagent.model.errors import FaultError, Refused
 from nodeagent.model.record import EndReason, FaultRow, StepState
 from nodeagent.revert import Reverter
@@ -40,6 +42,7 @@ KILLED_S = 5.0
 """A killed process needs a moment until the kernel has taken it apart."""
 RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 LAST_RETRY_S = 30.0
+LOG = logging.getLogger("nodeagent.guardian")
 
 
 def harden() -> None:
@@ -49,7 +52,7 @@ def harden() -> None:
     try:
         Path("/proc/self/oom_score_adj").write_text("-1000", encoding="ascii")
     except OSError as exc:
-        print(f"guardian: oom_score_adj is not set: {exc}", file=sys.stderr)
+        LOG.warning("oom_score_adj is not set: %s", exc)
     for sig in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(sig, signal.SIG_IGN)
 
@@ -64,7 +67,7 @@ def leave_cgroup() -> None:
         try:
             (root / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
         except OSError as exc:
-            print(f"guardian: stays in the agent's cgroup below {root}: {exc}", file=sys.stderr)
+            LOG.warning("stays in the agent's cgroup below %s: %s", root, exc)
 
 
 def cgroup_roots(mountinfo: str) -> list[Path]:
@@ -84,6 +87,7 @@ class Guardian:
     def __init__(self, state_dir: Path, agent_pidfd: int, epoch: int) -> None:
         self._epoch = epoch
         self._journal = Journal(state_dir)
+        self._events = EventLog(self._journal)
         self._lock = MutationLock(state_dir)
         node_id = self._journal.meta("node_id") or ""
         backends = load_backends(Runtime(state_dir, node_id))
@@ -112,14 +116,14 @@ class Guardian:
         try:
             return self._until_overdue_ms()
         except FaultError as exc:
-            print(f"guardian: {exc}", file=sys.stderr)
+            LOG.error("%s", exc)
             return 1000
 
     def _look(self) -> None:
         try:
             self._end_overdue()
         except (FaultError, OSError) as exc:  # it must be there when the agent dies
-            print(f"guardian: {exc}", file=sys.stderr)
+            LOG.error("%s", exc)
 
     def _mine(self) -> list[FaultRow]:
         return [f for f in self._journal.faults(active_only=True) if f.epoch <= self._epoch]
@@ -138,7 +142,7 @@ class Guardian:
                 with self._lock.held(deadline_s=1.0):
                     self._end(fault.id)
             except Refused as exc:
-                print(f"guardian: {fault.id} is overdue: {exc}", file=sys.stderr)
+                LOG.warning("is overdue, and the agent's", extra=about(fault.id, str(exc)))
                 if fault.epoch == self._epoch and fault.deadline_ns < lease_ns() - HUNG_NS:
                     self._kill_agent(fault)
 
@@ -149,10 +153,13 @@ class Guardian:
         if fault.epoch == self._epoch and self._agent_holds(fault):
             self._kill_agent(fault)
             return
+        LOG.warning("is overdue: the guardian takes it back", extra=about(fault.id))
+        self._listen()
         try:
             self._reverter.revert(fault, EndReason.EXPIRED)
+            self._tell()
         except FaultError as exc:
-            print(f"guardian: {fault.id} is overdue: {exc}", file=sys.stderr)
+            LOG.error("is overdue and not reverted yet", extra=about(fault.id, str(exc)))
             time.sleep(1.0)
 
     def _agent_holds(self, fault: FaultRow) -> bool:
@@ -163,24 +170,39 @@ class Guardian:
         )
 
     def _kill_agent(self, fault: FaultRow) -> None:
-        print(f"guardian: the agent hangs, {fault.id} is overdue: it is killed", file=sys.stderr)
+        LOG.warning("is overdue, the agent hangs: it is killed", extra=about(fault.id))
         with suppress(ProcessLookupError):  # it has just ended by itself
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         select.select([self._pidfd], [], [], KILLED_S)
 
+    def _listen(self) -> None:
+        """What happens from here on are lines of ours."""
+        with suppress(FaultError):
+            self._events.skip()
+
+    def _tell(self) -> None:
+        """What was done, as lines; that they cannot be had must not look like a failed revert."""
+        try:
+            self._events.flush()
+        except FaultError as exc:
+            LOG.error("the journal's events cannot be read: %s", exc)
+
     def _clean_up(self) -> None:
+        LOG.warning("the agent is gone: what it left armed is taken back")
+        self._listen()
         attempt = 0
         while True:
             try:
                 with self._lock.held():
                     failed = self._reverter.revert_all(EndReason.AGENT_LOST, self._epoch)
+                self._tell()
             except Exception as exc:  # noqa: BLE001 - nobody else is left to take the faults back
                 failed = [("", repr(exc))]
             if all(going_down(fault_id) for fault_id, _ in failed):
                 sweep_probes()
                 return
             for fault_id, error in failed:
-                print(f"guardian: {fault_id}: {error}", file=sys.stderr)
+                LOG.error("is not reverted yet", extra=about(fault_id, error))
             if not rest(RETRY_S[attempt] if attempt < len(RETRY_S) else LAST_RETRY_S):
                 return
             attempt += 1
@@ -208,7 +230,10 @@ def main() -> None:
     parser.add_argument("--pidfd", type=int, required=True)
     parser.add_argument("--wake", type=int, required=True)
     parser.add_argument("--ready", type=int, required=True)
+    parser.add_argument("--log-format", choices=FORMS, default="text")
     args = parser.parse_args()
+    # guardian.log is root's alone and lies beside the journal: names are no secret there.
+    configure("guardian", args.log_format, "names")
     harden()
     leave_cgroup()
     guardian = Guardian(args.state_dir, args.pidfd, args.epoch)

@@ -293,3 +293,7 @@ class Journal:
             (min(after, MAX_SEQ), fault_id, fault_id, limit),
             lambda row: Event(**{**dict(row), "data": json.loads(row["data"])}),
         )
+
+    def last_event(self) -> int:
+        """The sequence number of the newest event; 0 without any."""
+        return sum(self._read("SELECT MAX(seq) FROM events", (), lambda row: int(row[0] or 0)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import signal
 import socket
@@ -14,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 import nodeagent
+from nodeagent import log
 from nodeagent.agent import Agent, AgentConfig
 from nodeagent.listen import TlsFiles, needs_tls, parse_listen
 from nodeagent.model.bpf import WANTED
@@ -22,6 +24,7 @@ from nodeagent.statedir import DEFAULT_STATE_DIR
 
 DEFAULT_SOCKET = "unix:///run/faultctl/faultd.sock"
 STOP_GRACE_S = 2.0
+LOG = logging.getLogger("nodeagent.main")
 
 
 def socket_directory(path: Path) -> None:
@@ -59,7 +62,8 @@ def socket_directory(path: Path) -> None:
 
 def die_with_any_thread(args: threading.ExceptHookArgs) -> None:
     """A thread that dies of a bug takes the agent with it: the guardian then reverts everything."""
-    threading.__excepthook__(args)
+    info = None if args.exc_value is None else (args.exc_type, args.exc_value, args.exc_traceback)
+    LOG.critical("a thread died of a bug, and the agent with it", exc_info=info)
     os._exit(70)
 
 
@@ -78,14 +82,14 @@ class Listeners:
 def say_left(failed: list[tuple[str, str]]) -> None:
     """Log the faults that resist a revert."""
     for fault_id, error in failed:
-        print(f"faultd: {fault_id} is not reverted yet: {error}", file=sys.stderr, flush=True)
+        LOG.warning("is not reverted yet", extra=log.about(fault_id, error))
 
 
 def say_booted(agent: Agent) -> None:
     """Log what was armed when the node went down."""
     for fault in agent.before_boot:
-        said = f"{fault.id} ({fault.kind}) had not ended when the node went down"
-        print(f"faultd: {said}; the node has booted again", file=sys.stderr, flush=True)
+        said = "had not ended when the node went down; the node has booted again"
+        LOG.warning(said, extra=log.about(fault.id, fault.kind))
 
 
 def serve(config: AgentConfig, at: Listeners) -> int:
@@ -120,15 +124,29 @@ def serve(config: AgentConfig, at: Listeners) -> int:
         from nodeagent.metrics import serve_metrics
 
         serve_metrics(agent, at.metrics)
-    print(f"faultd {nodeagent.__version__} ready on {', '.join(at.listen)}", flush=True)
+    LOG.info("%s ready on %s", nodeagent.__version__, ", ".join(at.listen))
     stop.wait()
     server.stop(STOP_GRACE_S).wait()
     failed = agent.close()
     say_left(failed)
+    LOG.info("ends")
     return 1 if failed else 0
 
 
 def _add_more(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--log-format",
+        choices=log.FORMS,
+        default="text",
+        help="lines on stderr: for people, or one JSON object each [default: %(default)s]",
+    )
+    parser.add_argument(
+        "--log-faults",
+        choices=log.FAULTS,
+        default="ids",
+        help="what lines say of single faults: nothing, their ids and how they go, or kinds, "
+        "targets and errors as well, not for blind runs [default: %(default)s]",
+    )
     parser.add_argument(
         "--metrics", metavar="URL", help="tcp://IP:PORT of Prometheus metrics, over plain HTTP"
     )
@@ -201,6 +219,7 @@ def tls_files(args: argparse.Namespace) -> TlsFiles | None:
 def main() -> None:
     """Console script."""
     args = parser().parse_args()
+    log.configure("faultd", args.log_format, args.log_faults)
     try:
         tls = tls_files(args)
         config = AgentConfig(
@@ -211,14 +230,12 @@ def main() -> None:
             tls_ca=str(tls.ca) if tls else "",
             may_reboot=args.allow_reboot,
             policy=args.policy,
+            log_format=args.log_format,
         )
         listen = tuple(args.listen or (DEFAULT_SOCKET,))
         code = serve(config, Listeners(listen, tls, args.reflection, args.health, args.metrics))
     except FaultError as exc:
-        print(f"faultd: {exc.what}", file=sys.stderr)
-        for line in (exc.why, exc.hint):
-            if line:
-                print(f"  {line}", file=sys.stderr)
+        log.say_error(LOG, exc)
         code = exc.exit_code
     sys.exit(code)
 

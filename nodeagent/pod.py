@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import ipaddress
+import logging
 import os
 import shutil
 import signal
@@ -25,6 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
+from nodeagent import log
 from nodeagent.model.errors import FaultError, Refused
 from nodeagent.podruntime import FOLDER, SOURCE, install, running_from
 from nodeagent.statedir import DEFAULT_STATE_DIR
@@ -38,6 +40,7 @@ NAMESPACES = ("cgroup", "ipc", "uts", "mnt")  # the mounts last: the others are 
 CLEAN_DEADLINE_S = 120.0
 PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
+LOG = logging.getLogger("nodeagent.pod")
 
 
 def check_pod() -> None:
@@ -122,7 +125,10 @@ def run(state_dir: Path, tls: Path, extra: Sequence[str]) -> int:
         ) from exc
     for number in asked:  # it came before there was anybody to pass it on to
         children[0].send_signal(number)
-    return children[0].wait()
+    code = children[0].wait()
+    if code:
+        LOG.error("faultd ended with status %d", code)
+    return code
 
 
 def still_there(state_dir: Path, view: str) -> list[str]:
@@ -165,7 +171,7 @@ def remove_in_node(folders: Sequence[Path]) -> int:
             shutil.rmtree(folder)
         code = 0
     except OSError as exc:
-        os.write(2, f"faultd-pod: {exc}\n".encode())
+        LOG.error("the node is not clean: %s", exc)
     finally:
         os._exit(code)
 
@@ -176,7 +182,7 @@ def clean(state_dir: Path) -> int:
     wait_until_unused(state_dir, NODE_ROOT)
     code = remove_in_node((state_dir, RUN_DIR))
     if code == 0:
-        print("clean", flush=True)
+        LOG.info("clean")
         signal.sigwait({signal.SIGTERM, signal.SIGINT})
     return code
 
@@ -188,18 +194,16 @@ def cleaned(state_dir: Path) -> int:
     return 1 if left else 0
 
 
-def _say(exc: FaultError) -> None:
-    lines = [exc.what, *(f"  {line}" for line in (exc.why, exc.hint) if line)]
-    print(f"faultd-pod: {chr(10).join(lines)}", file=sys.stderr, flush=True)
-
-
 def main() -> None:
     """Entry point of the image."""
     parser = argparse.ArgumentParser(prog="faultd-pod", description="The agent in a pod.")
     parser.add_argument("verb", choices=("run", "clean", "cleaned"))
     parser.add_argument("--state-dir", type=Path, default=DEFAULT_STATE_DIR)
     parser.add_argument("--tls-dir", type=Path, default=TLS_DIR)
+    parser.add_argument("--log-format", choices=log.FORMS, default="text")
     args, extra = parser.parse_known_args()
+    log.configure("faultd-pod", args.log_format)
+    extra += ["--log-format", args.log_format]
     try:
         if args.verb == "run":
             code = run(args.state_dir, args.tls_dir, extra)
@@ -207,7 +211,7 @@ def main() -> None:
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
             code = (clean if args.verb == "clean" else cleaned)(args.state_dir)
     except FaultError as exc:
-        _say(exc)
+        log.say_error(LOG, exc)
         code = exc.exit_code
     sys.exit(code if code >= 0 else 128 - code)
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import sys
+import logging
 import threading
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeVar
 
@@ -24,6 +23,7 @@ MAX_WORDS = {"what": 600, "why": 2000, "hint": 600}
 MAX_STREAMS = 40
 """Open Watch and Probe calls; each holds a worker, and others must be left for the rest."""
 
+LOG = logging.getLogger(__name__)
 M = TypeVar("M", bound=BaseModel)
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -57,7 +57,7 @@ def _translated(exc: Exception) -> FaultError:
         return exc
     if isinstance(exc, OSError):
         return FaultError("the node refused an operation", str(exc))
-    traceback.print_exception(exc, file=sys.stderr)
+    LOG.error("a call failed of a bug", exc_info=exc)
     return FaultError("the agent failed", repr(exc), "this is a bug in faultd: see its log")
 
 

@@ -24,8 +24,15 @@ class Ward:
     could not be.
     """
 
-    def __init__(self, state_dir: Path, epoch: int, on_loss: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        epoch: int,
+        on_loss: Callable[[str], None],
+        log_format: str = "text",
+    ) -> None:
         self._state_dir = state_dir
+        self._log_format = log_format
         self._epoch = epoch
         self._on_loss = on_loss
         self._child: subprocess.Popen[bytes] | None = None
@@ -58,6 +65,7 @@ class Ward:
                     *(sys.executable, "-m", "nodeagent.guardian", str(self._state_dir)),
                     *("--epoch", str(self._epoch), "--pidfd", str(pidfd)),
                     *("--wake", str(wake_read), "--ready", str(ready_write)),
+                    *("--log-format", self._log_format),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,

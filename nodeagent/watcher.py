@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 
 from nodeagent.backends import Registry
 from nodeagent.clock import lease_ns, wait_s
 from nodeagent.executor import Executor
 from nodeagent.journal import Journal
+from nodeagent.log import about
 from nodeagent.model.errors import FaultError
 from nodeagent.model.evidence import Evidence
 from nodeagent.model.kind import Measured
@@ -15,6 +17,7 @@ from nodeagent.model.record import EndReason, FaultRow, FaultState, StepState
 
 MAX_BACKOFF_NS = 30_000_000_000
 FIRST_BACKOFF_NS = 100_000_000
+LOG = logging.getLogger(__name__)
 
 
 def collect(executor: Executor, journal: Journal, backends: Registry, fault: FaultRow) -> Evidence:
@@ -91,7 +94,8 @@ class LeaseKeeper:
         try:
             self._executor.revert(fault.id, reason)
             self._retries.pop(fault.id, None)
-        except FaultError:
+        except FaultError as exc:
+            LOG.error("is not reverted yet, and tried again", extra=about(fault.id, str(exc)))
             tries, _ = self._retries.get(fault.id, (0, 0))
             backoff = min(FIRST_BACKOFF_NS << min(tries, 20), MAX_BACKOFF_NS)
             self._retries[fault.id] = (tries + 1, lease_ns() + backoff)

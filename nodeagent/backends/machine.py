@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +20,7 @@ MARKS = Path("/run/faultctl")
 """Where it is noted that a node is going down: an orderly reboot ends the agent before the node,
 and whoever reverts then must not call the fault ended. It goes with the boot."""
 PANIC = Path("/proc/sys/kernel/panic")
+LOG = logging.getLogger(__name__)
 
 
 def backends(runtime: Runtime) -> dict[type[StepBase], Any]:
@@ -56,7 +57,7 @@ class _Fuse:
         except (FaultError, OSError) as exc:
             self.failed = str(exc)
             self._mark.unlink(missing_ok=True)
-            print(f"faultd: the node was not taken down: {exc}", file=sys.stderr, flush=True)
+            LOG.error("a fault did not act", extra={"details": f"the node stays up: {exc}"})
 
     def put_out(self) -> None:
         """It does not act any more, if it has not yet."""

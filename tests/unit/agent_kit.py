@@ -25,7 +25,9 @@ from nodeagent.transport import build_server
 class NoWard:
     """Stands where the guardian's process is looked after; test_guardian.py has the real one."""
 
-    def __init__(self, state_dir: Path, epoch: int, on_loss: Callable[[str], None]) -> None:
+    def __init__(
+        self, state_dir: Path, epoch: int, on_loss: Callable[[str], None], log_format: str
+    ) -> None:
         self.pid: int | None = 1
 
     def begin(self) -> None: ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sqlite3
@@ -140,6 +141,37 @@ def test_when_the_agent_is_killed_everything_is_taken_back(
     assert kernel.fingerprint() == before
     faults = Journal(tmp_path / "state").faults()
     assert {(f.state, f.end_reason) for f in faults} == {("ended", EndReason.AGENT_LOST)}
+
+
+def test_what_it_does_are_lines(start: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "nodeagent")
+    victim, guardian = start(STEPS, STEPS[:0])
+    victim.kill()
+    run(guardian)
+    said = [(getattr(one, "fault", ""), one.message) for one in caplog.records]
+    assert said == [
+        ("", "the agent is gone: what it left armed is taken back"),
+        ("f-1", "ended: agent-lost"),
+        ("f-0", "ended: agent-lost"),
+    ]
+
+
+def test_a_takeover_of_what_is_overdue_is_a_line(
+    start: Any, tmp_path: Path, kernel: FakeKernel, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "nodeagent")
+    victim, guardian = start([SetValue(name="a", value="x")])
+    victim.stop()
+    overdue(tmp_path, 2 * GRACE_NS)
+    kernel.fail["undo:a"] = [OSError(5, "no")]
+    look(guardian)
+    look(guardian)
+    assert [(one.levelname, getattr(one, "fault", ""), one.message) for one in caplog.records] == [
+        ("WARNING", "f-0", "is overdue: the guardian takes it back"),
+        ("ERROR", "f-0", "is overdue and not reverted yet"),
+        ("WARNING", "f-0", "is overdue: the guardian takes it back"),
+        ("INFO", "f-0", "ended: expired"),
+    ]
 
 
 def test_it_goes_on_until_nothing_is_left(start: Any, kernel: FakeKernel) -> None:
@@ -377,13 +409,26 @@ def test_an_agent_that_died_before_its_guardian_was_ready_is_cleaned_up_after(st
     os.close(wake[1])
     numbers = ("--pidfd", str(pidfd), "--wake", str(wake[0]), "--ready", str(ready[1]))
     done = subprocess.run(
-        [sys.executable, "-m", "nodeagent.guardian", str(state), "--epoch", "1", *numbers],
+        [
+            sys.executable,
+            "-m",
+            "nodeagent.guardian",
+            str(state),
+            "--epoch",
+            "1",
+            *numbers,
+            "--log-format",
+            "json",
+        ],
         pass_fds=(pidfd, wake[0], ready[1]),
         capture_output=True,
         text=True,
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert {line["component"] for line in lines} == {"guardian"}
+    assert lines[-1]["message"] == "the agent is gone: what it left armed is taken back"
     for fd in (pidfd, wake[0], ready[1]):
         os.close(fd)
 

@@ -67,7 +67,7 @@ def test_the_next_start_says_what_was(
             # systemd ends the agent first, which reverts what it can.
             orderly = kind == "reboot" and "how" not in spec
             assert ended[clock.id] == ("agent-lost" if orderly else "rebooted")
-            assert f"{fault.id} ({kind}) had not ended" in node.get(lab_agent.LOG).decode()
+            assert f"{fault.id}: had not ended" in node.get(lab_agent.LOG).decode()
             assert bench.residue() == []
         assert abs(float(node.sh("date +%s")) - time.time()) < OFF_S
 
