@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import signal
 import socket
 import stat
 import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 import nodeagent
 from nodeagent import log
@@ -21,6 +19,7 @@ from nodeagent.listen import TlsFiles, needs_tls, parse_listen
 from nodeagent.model.bpf import WANTED
 from nodeagent.model.errors import FaultError, InvalidSpec, Refused
 from nodeagent.statedir import DEFAULT_STATE_DIR
+from nodeagent.stop_signal import StopSignal
 
 DEFAULT_SOCKET = "unix:///run/faultctl/faultd.sock"
 STOP_GRACE_S = 2.0
@@ -107,13 +106,7 @@ def serve(config: AgentConfig, at: Listeners) -> int:
     # The guardian gets ready in its own process while gRPC is imported here.
     from nodeagent.transport import build_health_server, build_server
 
-    stop = threading.Event()
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, on_signal)
+    stop = StopSignal()
     say_left(agent.start())
     say_booted(agent)
     server = build_server(agent, at.listen, at.tls, at.reflection)
