@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from agentkit import STATE, Bench, running_agent
+from agentkit import STATE, Bench, running_agent, undisturbed
 
 from controller.lab import Node, NodeConfig
 from nodeagent.model.errors import Refused
@@ -58,10 +58,14 @@ def _inject(bench: Bench, **spec: object) -> str:
 
 def _share_of_the_quota(bench: Bench) -> None:
     ident = _inject(bench, cpu_percent="50%")
-    before = usage(bench.node)
-    bench.node.sh("sleep 15")
-    after = usage(bench.node)
-    share = (after[0] - before[0]) / 1e9 / (after[1] - before[1]) / 0.5
+
+    def of_the_quota() -> float:
+        before = usage(bench.node)
+        bench.node.sh("sleep 15")
+        after = usage(bench.node)
+        return (after[0] - before[0]) / 1e9 / (after[1] - before[1]) / 0.5
+
+    share = undisturbed(of_the_quota, 0.45)
     print(f"\nasked 50 %, measured {share:.1%}")
     assert share == pytest.approx(0.5, abs=0.05)
     seen = bench.evidence(ident)

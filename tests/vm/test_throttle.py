@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from agentkit import Bench
+from agentkit import Bench, undisturbed
 from cgroup_kit import BUSY, ROOT, cat, cgroups, cpu_share, keeps, start
 
 from nodeagent.model.errors import ForeignState, InvalidSpec, Refused
@@ -22,7 +22,8 @@ def test_cpu_is_taken_from_the_target_and_not_from_its_neighbour(bench: Bench) -
         victim, other = start(bench, "victim", BUSY), start(bench, "neighbour", BUSY)
         fault = bench.inject("throttle", VICTIM, spec={"cpu_percent": "25%"})
         assert cat(bench, "victim", "cpu.max") == "20000 100000"
-        assert cpu_share(bench, victim) == pytest.approx(0.2, abs=0.05)
+        share = undisturbed(lambda: cpu_share(bench, victim), 0.15)
+        assert share == pytest.approx(0.2, abs=0.05)
         assert keeps(bench, other) > 0.9
         seen = bench.evidence(fault.id)
         assert seen["hits"] > 0
