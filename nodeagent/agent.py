@@ -16,7 +16,8 @@ from nodeagent.bind.node import Node as BindNode
 from nodeagent.binder import PROTECTED, Binder
 from nodeagent.clock import boot_id
 from nodeagent.eventlog import EventLog
-from nodeagent.executor import Executor, Node
+from nodeagent.executor import Executor
+from nodeagent.executor_parts import Node
 from nodeagent.facts import load_modules, read_facts
 from nodeagent.journal import Journal
 from nodeagent.model.bpf import Wanted

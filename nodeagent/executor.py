@@ -6,16 +6,12 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel
-
-from nodeagent.backends import Registry
 from nodeagent.clock import Laps, boot_id, boottime_ns, lease_ns, wall
 from nodeagent.crashpoint import crashpoint
+from nodeagent.executor_parts import Node
 from nodeagent.faults import kind_named
-from nodeagent.journal import Journal
 from nodeagent.model.errors import (
     BackendError,
     Conflict,
@@ -23,35 +19,12 @@ from nodeagent.model.errors import (
     Refused,
     StalePlan,
 )
-from nodeagent.model.facts import Facts
 from nodeagent.model.kind import FaultKind, FaultSpec
 from nodeagent.model.plan import FaultRequest, Lease, Plan, plan_from_data
-from nodeagent.model.planner import Placed, make_plan, parse_request
+from nodeagent.model.planner import make_plan, parse_request
 from nodeagent.model.record import EndReason, FaultRow, FaultState, StepState
 from nodeagent.model.steps import Status, StepBase
-from nodeagent.model.target import TargetBase
 from nodeagent.revert import Reverter, StepResult, peers_of
-from nodeagent.statedir import MutationLock
-
-Bind = Callable[[FaultKind, str, TargetBase, FaultSpec, Facts], BaseModel]
-Place = Callable[[FaultKind, TargetBase], Placed]
-
-
-def _as_named(kind: FaultKind, target: TargetBase) -> Placed:
-    return Placed(target)
-
-
-@dataclass(frozen=True)
-class Node:
-    """What an executor works with."""
-
-    journal: Journal
-    lock: MutationLock
-    backends: Registry
-    bind: Bind
-    facts: Callable[[], Facts]
-    epoch: int
-    place: Place = _as_named
 
 
 class Executor:

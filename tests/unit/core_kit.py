@@ -20,7 +20,8 @@ from pydantic import BaseModel, Field
 
 from nodeagent.backends import Outcome, Peer, Prior, Registry
 from nodeagent.crashpoint import crashpoint
-from nodeagent.executor import Executor, Node
+from nodeagent.executor import Executor
+from nodeagent.executor_parts import Node
 from nodeagent.faults import kinds
 from nodeagent.journal import Journal
 from nodeagent.model.errors import Refused
