@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,6 +88,8 @@ class Agent:
         self.executor = Executor(Node(*parts, place=binder.place))
         self.executor.before_revert = self.keep_evidence
         self.executor.after_begin = self.ward.poke
+        self.executor.before_begin = self._check_armable
+        self._stopping = False
         self.before_boot: tuple[FaultRow, ...] = ()
         """Faults that were there when the node went down; known after `start`."""
         self.residue_said: set[str] = set()
@@ -136,6 +139,7 @@ class Agent:
 
         With something left the guardian is kept: it goes on trying.
         """
+        self._stopping = True
         self._leases.stop()
         self._reactor.stop()
         failed = self._revert_everything()
@@ -153,17 +157,28 @@ class Agent:
         """See Executor.plan."""
         return self.executor.plan(request)
 
-    def apply(self, request: FaultRequest, lease: Lease, digest: str) -> FaultRow:
-        """See Executor.apply. Refused while no guardian lives."""
+    def apply(
+        self,
+        request: FaultRequest,
+        lease: Lease,
+        digest: str,
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> FaultRow:
+        """See Executor.apply. Refused while no guardian lives, and when the agent stops."""
+        fault = self.executor.apply(request, lease, digest, wanted)
+        self._reactor.armed(fault.id)
+        return fault
+
+    def _check_armable(self) -> None:
+        what = "no fault is armed without a guardian"
+        if self._stopping:
+            raise Refused(what, "the agent is stopping", "apply it to the next agent")
         if self.ward.pid is None:
             raise Refused(
-                "no fault is armed without a guardian",
+                what,
                 "the guardian process is not running",
                 "see guardian.log in the state directory, then start the agent again",
             )
-        fault = self.executor.apply(request, lease, digest)
-        self._reactor.armed(fault.id)
-        return fault
 
     def renew(self, fault_id: str) -> FaultRow:
         """See Executor.renew."""
@@ -173,15 +188,20 @@ class Agent:
         """The fault afterwards, whether it had ended before, and how each step went.
 
         remedy: not empty when an operator's act ended the fault; it then ends as remedied.
+        An unknown id waits for its turn too: it may be one that is being applied.
         """
-        fault = self.journal.fault(fault_id)
-        if not fault.active:
-            return fault, True, []
-        if remedy:
-            self.journal.event(fault_id, "remedied", {"why": remedy})
-        reason = EndReason.REMEDIED if remedy else EndReason.REVERTED
-        results = self.executor.revert(fault_id, reason)
-        return self.journal.fault(fault_id), False, results
+        known = self.journal.find_fault(fault_id)
+        if known is not None and not known.active:
+            return known, True, []
+        with self.executor.mutation():
+            fault = self.journal.fault(fault_id)
+            if not fault.active:
+                return fault, True, []
+            if remedy:
+                self.journal.event(fault_id, "remedied", {"why": remedy})
+            reason = EndReason.REMEDIED if remedy else EndReason.REVERTED
+            results = self.executor.revert(fault_id, reason)
+            return self.journal.fault(fault_id), False, results
 
     def evidence(self, fault: FaultRow) -> Evidence:
         """What is known of a fault's effect: live while it is armed, kept afterwards."""
@@ -216,6 +236,14 @@ class Agent:
             self._revert_everything()
 
     def _revert_everything(self) -> list[tuple[str, str]]:
+        """In one mutation: what is being applied is waited for, and nothing comes in between."""
+        try:
+            with self.executor.mutation():
+                return self._revert_each()
+        except FaultError as exc:
+            return [("what is armed", str(exc))]
+
+    def _revert_each(self) -> list[tuple[str, str]]:
         failed = []
         for fault in reversed(self.journal.faults(active_only=True)):
             try:

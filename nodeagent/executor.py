@@ -27,6 +27,10 @@ from nodeagent.model.steps import Status, StepBase
 from nodeagent.revert import Reverter, StepResult, peers_of
 
 
+def _always() -> bool:
+    return True
+
+
 class Executor:
     """Applies and reverts faults on this node, one mutation at a time."""
 
@@ -39,6 +43,8 @@ class Executor:
         """Keeps the evidence of an armed fault before what counts it goes away."""
         self.after_begin: Callable[[], None] | None = None
         """Tells the guardian of a new deadline: it counts from the intent, not from armed."""
+        self.before_begin: Callable[[], None] | None = None
+        """Raises Refused when nothing may be armed any more; no mutation comes in between."""
 
     @contextmanager
     def mutation(self) -> Iterator[None]:
@@ -84,9 +90,12 @@ class Executor:
 
     # --- apply ------------------------------------------------------------------
 
-    def apply(self, request: FaultRequest, lease: Lease, digest: str) -> FaultRow:
+    def apply(
+        self, request: FaultRequest, lease: Lease, digest: str, wanted: Callable[[], bool] = _always
+    ) -> FaultRow:
         """Make a plan true. Applying the same id again gives the fault that is there.
 
+        wanted: whether the caller still waits; what waited too long for its turn is not begun.
         Raises StalePlan if the plan would be another one now, Conflict, Refused, or
         BackendError after everything that was begun has been taken back.
         """
@@ -105,6 +114,7 @@ class Executor:
                 )
             observed = self._observe(plan)
             laps.done("observe")
+            self._check_wanted(request.id, wanted)
             fault = self._begin(request, lease, plan, observed)
             laps.done("intent")
             with self._undone_when_it_fails(fault):
@@ -123,6 +133,12 @@ class Executor:
             "another fault with this id is in the journal",
             "choose another --id",
         )
+
+    def _check_wanted(self, fault_id: str, wanted: Callable[[], bool]) -> None:
+        if self.before_begin is not None:
+            self.before_begin()
+        if not wanted():
+            raise Refused(f"{fault_id} was not applied", "its caller waits no more", "try again")
 
     def _observe(self, plan: Plan) -> list[tuple[StepBase, dict[str, Any]]]:
         return [(step, self._observe_one(plan.id, step)) for step in plan.steps]

@@ -71,7 +71,8 @@ class Faultd(pb_grpc.FaultdServicer):
         lease = parse(Lease, request.lease_json or "{}", "lease")
         if self._agent.policy is not None:
             self._agent.policy.check(caller(context), asked, lease.hard_end)
-        return pb.FaultReply(fault=self._fault(self._agent.apply(asked, lease, request.digest)))
+        fault = self._agent.apply(asked, lease, request.digest, context.is_active)
+        return pb.FaultReply(fault=self._fault(fault))
 
     @unary
     def Renew(self, request: pb.RenewRequest, context: grpc.ServicerContext) -> pb.FaultReply:

@@ -74,8 +74,8 @@ class Served:
 
 
 @contextmanager
-def served(patch: pytest.MonkeyPatch) -> Iterator[Served]:
-    """A served agent; its directory has a short name, as sun_path has 108 bytes (unix(7))."""
+def small_node(patch: pytest.MonkeyPatch) -> Iterator[tuple[Path, FakeKernel]]:
+    """Where an agent can be started; the name is short, as sun_path has 108 bytes (unix(7))."""
     home = Path(tempfile.mkdtemp(prefix="fc-"))
     kernel = FakeKernel(home / "kernel.json")
     for name in ("a", "b", "c"):
@@ -84,13 +84,22 @@ def served(patch: pytest.MonkeyPatch) -> Iterator[Served]:
     patch.setattr(agent_module, "Binder", KitBinder)
     patch.setattr(agent_module, "Ward", NoWard)
     patch.setattr(doctor, "load_scavengers", list)
-    with core_kit.registered():
+    try:
+        with core_kit.registered():
+            yield home, kernel
+    finally:
+        shutil.rmtree(home)
+
+
+@contextmanager
+def served(patch: pytest.MonkeyPatch) -> Iterator[Served]:
+    """A served agent."""
+    with small_node(patch) as (home, kernel):
         found = Served(home, kernel)
         try:
             yield found
         finally:
             found.close()
-            shutil.rmtree(home)
 
 
 @contextmanager

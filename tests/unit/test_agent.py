@@ -1,0 +1,152 @@
+"""The agent at a bad moment: it stops, loses its guardian or a caller while faults are applied."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from agent_kit import NoWard, served, small_node
+from core_kit import FakeKernel, HoldLink, SetValue, request
+
+from controller.client import AgentAddress, AgentClient
+from nodeagent.agent import Agent, AgentConfig
+from nodeagent.model.errors import FaultError, Refused, UnknownFault, Unreachable
+from nodeagent.model.plan import Lease
+
+LEASE = Lease()
+FIRST, SECOND = SetValue(name="a", value="x"), SetValue(name="b", value="x")
+
+
+class Gate:
+    """Holds up one operation of the kernel until it is opened."""
+
+    def __init__(self, kernel: FakeKernel, what: str) -> None:
+        self.reached, self.open = threading.Event(), threading.Event()
+        real = kernel.step
+
+        def step(name: str) -> None:
+            if name == what:
+                self.reached.set()
+                assert self.open.wait(20)
+            real(name)
+
+        kernel.step = step  # type: ignore[method-assign]
+
+
+class Told(threading.Thread):
+    """A call on a thread of its own, and what came of it."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        super().__init__(daemon=True)
+        self._call = call
+        self.answer: Any = None
+        self.error: FaultError | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.answer = self._call()
+        except FaultError as exc:
+            self.error = exc
+
+    def end(self) -> Any:
+        self.join(20)
+        assert not self.is_alive()
+        return self.answer
+
+
+def apply(agent: Agent, fault_id: str, *steps: Any) -> Any:
+    asked = request(fault_id, *steps)
+    return agent.apply(asked, LEASE, agent.plan(asked).digest)
+
+
+def test_nothing_is_armed_behind_the_back_of_an_agent_that_stops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its guardian ends with it: whatever came later would stay for good."""
+    with small_node(monkeypatch) as (home, kernel):
+        agent = Agent(AgentConfig(state_dir=home / "state", modprobe=False))
+        assert agent.start() == []
+        before = kernel.fingerprint()
+        apply(agent, "f-1", FIRST, HoldLink(name="l"))
+        gate = Gate(kernel, "undo:a")
+        closing = Told(agent.close)
+        assert gate.reached.wait(20)
+        late = Told(lambda: apply(agent, "f-2", SECOND))
+        monkeypatch.setattr(NoWard, "stop", lambda self: late.join(20))
+        time.sleep(0.3)  # it waits for its turn by now
+        gate.open.set()
+        assert closing.end() == []
+        late.end()
+        assert isinstance(late.error, Refused)
+        assert "is stopping" in late.error.why
+        assert kernel.fingerprint() == before
+
+
+def test_what_is_being_applied_when_an_agent_stops_is_taken_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with small_node(monkeypatch) as (home, kernel):
+        agent = Agent(AgentConfig(state_dir=home / "state", modprobe=False))
+        assert agent.start() == []
+        before = kernel.fingerprint()
+        gate = Gate(kernel, "observe:a")  # not in the journal yet
+        under_way = Told(lambda: apply(agent, "f-1", FIRST))
+        assert gate.reached.wait(20)
+        closing = Told(agent.close)
+        time.sleep(0.3)
+        assert closing.is_alive()
+        gate.open.set()
+        assert closing.end() == []
+        under_way.end()
+        assert kernel.fingerprint() == before
+
+
+def test_nothing_is_armed_after_the_guardian_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that waits for its turn was let in while there was one."""
+    with served(monkeypatch) as node:
+        before = node.kernel.fingerprint()
+        gate = Gate(node.kernel, "apply:a")
+        first = Told(lambda: apply(node.agent, "f-1", FIRST))
+        assert gate.reached.wait(20)
+        second = Told(lambda: apply(node.agent, "f-2", SECOND))
+        time.sleep(0.3)
+        node.agent.ward.pid = None  # type: ignore[misc]
+        lost = Told(lambda: node.agent._guardian_lost("it does not start"))
+        time.sleep(0.3)
+        gate.open.set()
+        for one in (first, second, lost):
+            one.end()
+        assert isinstance(second.error, Refused)
+        assert node.kernel.fingerprint() == before
+        assert node.client.faults(active_only=True) == []
+
+
+def test_an_apply_that_nobody_waits_for_any_more_is_not_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its caller was told that there is no such fault, and would never take it back."""
+    with served(monkeypatch) as node:
+        gate = Gate(node.kernel, "apply:a")
+        first = Told(lambda: apply(node.agent, "f-1", FIRST))
+        assert gate.reached.wait(20)
+        asked = request("f-2", SECOND)
+        _, digest = node.client.plan(asked)
+        with (
+            AgentClient(AgentAddress(node.url), lambda seconds: 0.5) as hasty,
+            pytest.raises(Unreachable, match="in time"),
+        ):
+            hasty.apply(asked, LEASE, digest)
+        revert = Told(lambda: node.client.revert("f-2"))
+        time.sleep(0.3)
+        assert revert.is_alive()  # it may still come
+        gate.open.set()
+        assert first.end().state == "armed"
+        revert.end()
+        assert isinstance(revert.error, UnknownFault)
+        with node.agent.executor.mutation():  # all that waited has had its turn
+            assert node.agent.journal.find_fault("f-2") is None
+        assert node.kernel.get("b") == "b0"
