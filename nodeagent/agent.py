@@ -198,7 +198,7 @@ class Agent:
             if not fault.active:
                 return fault, True, []
             if remedy:
-                self.journal.event(fault_id, "remedied", {"why": remedy})
+                self._note(fault_id, "remedied", {"why": remedy})
             reason = EndReason.REMEDIED if remedy else EndReason.REVERTED
             results = self.executor.revert(fault_id, reason)
             return self.journal.fault(fault_id), False, results
@@ -219,19 +219,20 @@ class Agent:
         try:
             evidence = self.evidence(fault)
             self.journal.update_fault(fault.id, evidence=evidence.model_dump(mode="json"))
-        except (FaultError, OSError) as exc:
-            self._lost_evidence(fault, exc)
+        except Exception as exc:  # noqa: BLE001 - nor a bug in what counts it
+            self._note(fault.id, "evidence-lost", {"error": str(exc)})
 
-    def _lost_evidence(self, fault: FaultRow, exc: Exception) -> None:
+    def _note(self, fault_id: str, what: str, data: dict[str, str]) -> None:
+        """An event, if the journal takes it: a full disk keeps no fault alive."""
         with suppress(FaultError):
-            self.journal.event(fault.id, "evidence-lost", {"error": str(exc)})
+            self.journal.event(fault_id, what, data)
 
     def _on_event(self, fault_id: str, event: NodeEvent) -> None:
         self._reactor.on_event(fault_id, event)
 
     def _guardian_lost(self, what: str) -> None:
         LOG.warning(what)
-        self.journal.event("", "guardian-lost", {"what": what})
+        self._note("", "guardian-lost", {"what": what})
         if self.ward.pid is None:
             self._revert_everything()
 

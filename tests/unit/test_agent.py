@@ -13,7 +13,7 @@ from core_kit import FakeKernel, HoldLink, SetValue, request
 
 from controller.client import AgentAddress, AgentClient
 from nodeagent.agent import Agent, AgentConfig
-from nodeagent.model.errors import FaultError, Refused, UnknownFault, Unreachable
+from nodeagent.model.errors import BackendError, FaultError, Refused, UnknownFault, Unreachable
 from nodeagent.model.plan import Lease
 
 LEASE = Lease()
@@ -150,3 +150,51 @@ def test_an_apply_that_nobody_waits_for_any_more_is_not_begun(
         with node.agent.executor.mutation():  # all that waited has had its turn
             assert node.agent.journal.find_fault("f-2") is None
         assert node.kernel.get("b") == "b0"
+
+
+def test_evidence_that_cannot_be_made_keeps_no_fault_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is wrong with it: a counter that is no number, a bug."""
+    with served(monkeypatch) as node:
+        before = node.kernel.fingerprint()
+        for fault_id, error in (("f-1", ValueError("no number")), ("f-2", KeyError("hits"))):
+            apply(node.agent, fault_id, FIRST)
+            node.kernel.fail["measure:a"] = [error]
+            _, already, _ = node.agent.revert(fault_id)
+            assert not already
+            assert node.kernel.fingerprint() == before
+            assert [e.type for e in node.agent.journal.events(fault_id=fault_id)][-3:] == [
+                "evidence-lost",
+                "reverting",
+                "ended",
+            ]
+
+
+def no_events(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any) -> None:
+        raise BackendError("the journal cannot be written", "database or disk is full")
+
+    monkeypatch.setattr(agent.journal, "event", full)
+
+
+def test_a_full_disk_keeps_no_fault_that_an_operator_has_repaired(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with served(monkeypatch) as node:
+        before = node.kernel.fingerprint()
+        apply(node.agent, "f-1", FIRST)
+        no_events(node.agent, monkeypatch)
+        fault, _, _ = node.agent.revert("f-1", "somebody set it right")
+        assert fault.end_reason == "remedied"
+        assert node.kernel.fingerprint() == before
+
+
+def test_without_a_guardian_everything_is_reverted_on_a_full_disk_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with served(monkeypatch) as node:
+        before = node.kernel.fingerprint()
+        apply(node.agent, "f-1", FIRST)
+        no_events(node.agent, monkeypatch)
+        node.agent.ward.pid = None  # type: ignore[misc]
+        node.agent._guardian_lost("it does not start")
+        assert node.kernel.fingerprint() == before
