@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from nodeagent.clock import boottime_ns
@@ -88,7 +89,8 @@ class Reactor:
         try:
             action(fault_id, *more)
         except (FaultError, OSError) as exc:
-            self._journal.event(fault_id, "reaction-failed", {"error": str(exc)})
+            with suppress(FaultError):  # a full disk must not end the agent
+                self._journal.event(fault_id, "reaction-failed", {"error": str(exc)})
 
     def _next(self) -> tuple[tuple[str, NodeEvent] | None, list[str], list[str]]:
         """An event, faults to look at for a first hit, and such that should have been hit."""
