@@ -22,7 +22,7 @@ from nodeagent.model.errors import (
 from nodeagent.model.kind import FaultKind, FaultSpec
 from nodeagent.model.plan import FaultRequest, Lease, Plan, plan_from_data
 from nodeagent.model.planner import make_plan, parse_request
-from nodeagent.model.record import EndReason, FaultRow, FaultState, StepState
+from nodeagent.model.record import LIVING, EndReason, FaultRow, FaultState, StepState
 from nodeagent.model.steps import Status, StepBase
 from nodeagent.revert import Reverter, StepResult, peers_of
 
@@ -225,20 +225,27 @@ class Executor:
         Waits for no mutation, so that a slow one cannot let a lease end.
         """
         self._check_epoch()
+        until = lease_ns() + self._journal.fault(fault_id).lease_ns
+        # One write: a revert that has begun since is not told to go on living.
+        given = self._journal.update_fault(fault_id, only_in=LIVING, lease_until_ns=until)
         fault = self._journal.fault(fault_id)
-        if fault.state not in (FaultState.ARMED, FaultState.APPLYING):
+        if not given:
             raise Refused(
                 f"the lease of {fault_id} cannot be renewed",
                 f"the fault is {fault.state} ({fault.end_reason or 'no reason yet'})",
             )
-        self._journal.update_fault(fault_id, lease_until_ns=lease_ns() + fault.lease_ns)
-        return self._journal.fault(fault_id)
+        return fault
 
-    def revert(self, fault_id: str, reason: EndReason = EndReason.REVERTED) -> list[StepResult]:
-        """Take a fault back; twice is the same as once. Raises UnknownFault, ForeignState, ..."""
+    def revert(
+        self, fault_id: str, reason: EndReason = EndReason.REVERTED, *, only_due: bool = False
+    ) -> list[StepResult]:
+        """Take a fault back; twice is the same as once. Raises UnknownFault, ForeignState, ...
+
+        only_due: not if it got a new lease while this waited for its turn.
+        """
         with self.mutation():
             fault = self._journal.fault(fault_id)
-            if not fault.active:
+            if not fault.active or (only_due and not fault.due(lease_ns())):
                 return []
             if self.before_revert is not None and fault.state is FaultState.ARMED:
                 self.before_revert(fault)

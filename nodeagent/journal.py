@@ -180,18 +180,20 @@ class Journal:
             self._event(fault.id, "intent", {"kind": fault.kind})
         crashpoint("journal.begin:after")
 
-    def update_fault(self, fault_id: str, *, durable: bool = False, **values: Any) -> None:
-        """Set columns of a fault."""
+    def update_fault(self, fault_id: str, *, only_in: Sequence[str] = (), **values: Any) -> bool:
+        """Set columns of a fault, if it is in one of these states (none: any). Whether it was."""
         for name in ("evidence", "plan"):
             if name in values:
                 values[name] = json.dumps(values[name])
         sets = ", ".join(f"{name}=:{name}" for name in values)
-        with self._write(durable=durable):
-            self._db.execute(
-                f"UPDATE faults SET {sets} WHERE id=:fault_id",
+        there = f" AND state IN ({','.join(map(repr, map(str, only_in)))})" if only_in else ""
+        with self._write(durable=False):
+            done = self._db.execute(
+                f"UPDATE faults SET {sets} WHERE id=:fault_id{there}",
                 {**values, "fault_id": fault_id},
             )
         crashpoint(f"journal.update_fault:{','.join(values)}")
+        return done.rowcount == 1
 
     def set_state(
         self, fault_id: str, state: FaultState, event: dict[str, Any] | None = None, **values: Any
@@ -235,10 +237,13 @@ class Journal:
         return self._steps("fault_id=? ORDER BY idx", (fault_id,))
 
     def active_steps(self, keys: Iterable[str]) -> list[StepRow]:
-        """Steps that are not reverted yet and hold one of these keys, oldest first."""
+        """Steps of active faults that hold one of these keys and are not reverted, oldest first."""
         wanted = tuple(keys)
         marks = ",".join("?" * len(wanted))
-        return self._steps(f"state != 'reverted' AND key IN ({marks}) ORDER BY seq", wanted)
+        # A fault that has ended holds nothing, even if the end of a step was not written.
+        live = "fault_id IN (SELECT id FROM faults WHERE state != 'ended')"
+        where = f"state != 'reverted' AND {live} AND key IN ({marks}) ORDER BY seq"
+        return self._steps(where, wanted)
 
     def _steps(self, where: str, values: Sequence[Any]) -> list[StepRow]:
         return self._read(f"SELECT * FROM steps WHERE {where}", values, step_from)

@@ -92,7 +92,9 @@ class LeaseKeeper:
     def _end(self, fault: FaultRow) -> None:
         reason = fault.end_reason or EndReason.EXPIRED
         try:
-            self._executor.revert(fault.id, reason)
+            # What could not be taken back in full before is not armed, whatever its lease.
+            again = fault.id in self._retries
+            self._executor.revert(fault.id, reason, only_due=not again)
             self._retries.pop(fault.id, None)
         except FaultError as exc:
             LOG.error("is not reverted yet, and tried again", extra=about(fault.id, str(exc)))

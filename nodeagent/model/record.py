@@ -23,6 +23,10 @@ class FaultState(StrEnum):
     """Nothing of it is left; `end_reason` says why."""
 
 
+LIVING = (FaultState.APPLYING, FaultState.ARMED)
+"""States in which word from the owner counts."""
+
+
 class EndReason(StrEnum):
     """Why a fault ended; three different words for three different things."""
 
@@ -104,6 +108,10 @@ class FaultRow(BaseModel):
     @property
     def active(self) -> bool:
         return self.state is not FaultState.ENDED
+
+    def due(self, now_ns: int) -> bool:
+        """Whether it is to end: its time is over, or its end has begun."""
+        return self.state not in LIVING or self.deadline_ns <= now_ns
 
 
 class Event(BaseModel):

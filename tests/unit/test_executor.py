@@ -326,6 +326,38 @@ def test_word_from_the_owner_keeps_a_fault(core: Core, keeper: LeaseKeeper) -> N
     wait_for(core, "f-1")
 
 
+def test_word_that_comes_while_a_slow_mutation_holds_up_the_end_keeps_a_fault(
+    core: Core, keeper: LeaseKeeper
+) -> None:
+    """Who was told that the lease is renewed can rely on it."""
+    core.apply("f-1", SetValue(name="a", value="x"))
+    with core.executor.mutation():
+        core.journal.update_fault("f-1", lease_until_ns=lease_ns())
+        time.sleep(0.3)  # the keeper waits for its turn by now
+        core.executor.renew("f-1")
+    time.sleep(0.5)  # it has had it
+    assert core.state("f-1") == "armed"
+    core.journal.update_fault("f-1", lease_until_ns=lease_ns())
+    wait_for(core, "f-1")
+    assert core.journal.fault("f-1").end_reason is EndReason.EXPIRED
+
+
+def test_a_lease_is_not_renewed_when_the_revert_was_quicker(core: Core) -> None:
+    """Between the look and the write the keeper may have begun."""
+    core.apply("f-1", SetValue(name="a", value="x"))
+    real = core.journal.fault
+
+    def quicker(fault_id: str) -> FaultRow:
+        found = real(fault_id)
+        core.journal.fault = real  # type: ignore[method-assign]
+        core.executor.revert("f-1")
+        return found
+
+    core.journal.fault = quicker  # type: ignore[method-assign]
+    with pytest.raises(Refused, match="cannot be renewed"):
+        core.executor.renew("f-1")
+
+
 def test_an_ended_fault_cannot_be_renewed(core: Core) -> None:
     core.apply("f-1", SetValue(name="a", value="x"))
     core.executor.revert("f-1")
@@ -470,6 +502,24 @@ def test_a_reaction_that_fails_leaves_the_fault_as_it_was(core: Core, reactor: R
     assert row.step == AddPart(name="a", part=1)
     core.executor.revert("f-1")
     assert core.kernel.fingerprint() == before
+
+
+def test_a_reaction_that_fails_on_a_full_disk_does_not_end_the_agent(
+    core: Core, reactor: Reactor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core.apply("f-1", AddPart(name="a", part=1))
+    tried = threading.Event()
+
+    def full(fault_id: str, type_: str, data: object = None) -> None:
+        tried.set() if type_ == "reaction-failed" else None
+        raise BackendError("the journal cannot be written", "database or disk is full")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(core.journal, "event", full)
+        reactor.on_event("f-1", FileEvent(boottime_ns=1, path="/f", what="gone"))
+        assert tried.wait(20)
+    reactor.on_event("f-1", FileEvent(boottime_ns=2, path="/f", what="gone"))
+    wait_for(core, "f-1")
 
 
 def test_events_of_unknown_and_ended_faults_are_dropped(core: Core, reactor: Reactor) -> None:

@@ -303,6 +303,25 @@ def test_composed_faults_go_in_any_order(core: Core, order: tuple[int, ...]) -> 
     assert core.kernel.fingerprint() == before
 
 
+def test_a_step_whose_end_was_not_written_is_in_nobodys_way(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk was full for a moment; its fault has ended."""
+    before = core.kernel.fingerprint()
+    core.apply("f-1", SetValue(name="a", value="x"), AddPart(name="b", part=1))
+
+    def full(*args: object) -> None:
+        raise BackendError("the journal cannot be written", "database or disk is full")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(core.journal, "set_step", full)
+        core.executor.revert("f-1")
+    assert core.state("f-1") == "ended"
+    core.apply("f-2", SetValue(name="a", value="y"), AddPart(name="b", part=1))
+    core.executor.revert("f-2")
+    assert core.kernel.fingerprint() == before
+
+
 def test_a_peer_that_was_cut_short_is_neither_armed_nor_in_the_way(core: Core) -> None:
     """`two` has its intent in the journal, and nothing of it is in the kernel."""
     before = core.kernel.fingerprint()
