@@ -28,20 +28,23 @@ from nodeagent.clock import lease_ns, wait_s
 from nodeagent.eventlog import EventLog
 from nodeagent.journal import Journal
 from nodeagent.log import FORMS, about, configure
-from nodeagent.model.errors import FaultError, Refused
-from nodeagent.model.record import EndReason, FaultRow, StepState
+from nodeagent.model.errors import FaultError
+from nodeagent.model.record import CHANGING, EndReason, FaultRow, StepState
 from nodeagent.revert import Reverter
-from nodeagent.statedir import MutationLock
+from nodeagent.statedir import LockBusy, MutationLock
 
 MCL_CURRENT_FUTURE = 1 | 2
 GRACE_NS = 5_000_000_000
 """How far a deadline may pass before the guardian takes the agent for hung."""
 HUNG_NS = 30_000_000_000
-"""How far, when the agent holds the lock: a slow mutation may be under way."""
+"""How far, when the agent holds the lock: a slow mutation may be under way (and patience_s of
+what is being changed on top)."""
 KILLED_S = 5.0
 """A killed process needs a moment until the kernel has taken it apart."""
 RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 LAST_RETRY_S = 30.0
+OVERDUE_RETRY_S = 30
+"""The longest pause between attempts while the agent lives."""
 LOG = logging.getLogger("nodeagent.guardian")
 
 
@@ -93,6 +96,8 @@ class Guardian:
         backends = load_backends(Runtime(state_dir, node_id))
         self._reverter = Reverter(self._journal, backends, live_epoch=None)
         self._pidfd = agent_pidfd
+        self._again: dict[str, tuple[int, int]] = {}
+        """Overdue fault that resists -> failed attempts, time of the next one."""
 
     def run(self, wake_fd: int) -> None:
         """Wait for the agent's end, or for a deadline that it does not keep."""
@@ -128,39 +133,58 @@ class Guardian:
     def _mine(self) -> list[FaultRow]:
         return [f for f in self._journal.faults(active_only=True) if f.epoch <= self._epoch]
 
+    def _look_at_ns(self, fault: FaultRow) -> int:
+        """Some time after its deadline; one that resists is tried ever less."""
+        return max(fault.deadline_ns + GRACE_NS, self._again.get(fault.id, (0, 0))[1])
+
     def _until_overdue_ms(self) -> int | None:
-        deadlines = [fault.deadline_ns for fault in self._mine()]
-        if not deadlines:
+        times = [self._look_at_ns(fault) for fault in self._mine()]
+        if not times:
             return None
-        return int(wait_s(min(deadlines) + GRACE_NS - lease_ns()) * 1000) + 1
+        return int(wait_s(min(times) - lease_ns()) * 1000) + 1
 
     def _end_overdue(self) -> None:
         for fault in reversed(self._mine()):
-            if fault.deadline_ns > lease_ns() - GRACE_NS:
+            if self._look_at_ns(fault) > lease_ns():
                 continue
             try:
-                with self._lock.held(deadline_s=1.0):
-                    self._end(fault.id)
-            except Refused as exc:
-                LOG.warning("is overdue, and the agent's", extra=about(fault.id, str(exc)))
-                if fault.epoch == self._epoch and fault.deadline_ns < lease_ns() - HUNG_NS:
-                    self._kill_agent(fault)
+                self._end(fault.id)
+                self._again.pop(fault.id, None)
+            except FaultError as exc:  # for a person; others are ended all the same
+                LOG.error("is overdue and not reverted yet", extra=about(fault.id, str(exc)))
+                tries, _ = self._again.get(fault.id, (0, 0))
+                pause_s = min(1 << min(tries, 10), OVERDUE_RETRY_S)  # the agent tries as well
+                self._again[fault.id] = (tries + 1, lease_ns() + int(pause_s * 1e9))
 
     def _end(self, fault_id: str) -> None:
-        fault = self._journal.fault(fault_id)
-        if not fault.active:
+        """Raises FaultError when it resists."""
+        try:
+            with self._lock.held(deadline_s=1.0):
+                self._end_locked(self._journal.fault(fault_id))
+        except LockBusy as exc:
+            LOG.warning("is overdue, and the agent's", extra=about(fault_id, str(exc)))
+            fault = self._journal.fault(fault_id)  # it may have a new lease by now
+            if self._is_hung(fault):
+                self._kill_agent(fault)
+
+    def _end_locked(self, fault: FaultRow) -> None:
+        if not fault.active or self._look_at_ns(fault) > lease_ns():
             return
         if fault.epoch == self._epoch and self._agent_holds(fault):
             self._kill_agent(fault)
             return
         LOG.warning("is overdue: the guardian takes it back", extra=about(fault.id))
         self._listen()
-        try:
-            self._reverter.revert(fault, EndReason.EXPIRED)
-            self._tell()
-        except FaultError as exc:
-            LOG.error("is overdue and not reverted yet", extra=about(fault.id, str(exc)))
-            time.sleep(1.0)
+        self._reverter.revert(fault, EndReason.EXPIRED)
+        self._tell()
+
+    def _is_hung(self, fault: FaultRow) -> bool:
+        """Whether the agent has kept the lock for longer than what it may be doing takes."""
+        changing = [f for f in self._mine() if f.state in CHANGING]
+        steps = [row.step for other in changing for row in self._journal.steps(other.id)]
+        patience = HUNG_NS + max((step.patience_s for step in steps), default=0) * 1_000_000_000
+        overdue = fault.deadline_ns < lease_ns() - patience
+        return fault.active and fault.epoch == self._epoch and overdue
 
     def _agent_holds(self, fault: FaultRow) -> bool:
         """Whether something that a workload could notice goes away only with the agent."""

@@ -70,6 +70,10 @@ def open_private(path: Path, flags: int) -> int:
     return fd
 
 
+class LockBusy(Refused):
+    """Another process has kept the lock for too long."""
+
+
 class MutationLock:
     """flock(2) on a file beside the journal: agent, successor and guardian take turns.
 
@@ -84,7 +88,7 @@ class MutationLock:
 
     @contextmanager
     def held(self, deadline_s: float = LOCK_DEADLINE_S) -> Iterator[None]:
-        """Hold the lock. Raises Refused when another process keeps it for too long.
+        """Hold the lock. Raises LockBusy when another process keeps it for too long.
 
         Its holder may take it again; threads of one process take turns by other means.
         """
@@ -106,7 +110,7 @@ class MutationLock:
                 return
             except BlockingIOError:
                 if time.monotonic() > end:
-                    raise Refused(
+                    raise LockBusy(
                         "another process holds the journal's lock",
                         f"{self._path} has been locked for {deadline_s:.0f}s",
                         "see who: fuser -v " + str(self._path),

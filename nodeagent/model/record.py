@@ -26,6 +26,9 @@ class FaultState(StrEnum):
 LIVING = (FaultState.APPLYING, FaultState.ARMED)
 """States in which word from the owner counts."""
 
+CHANGING = (FaultState.APPLYING, FaultState.REVERTING)
+"""States in which the kernel may be changed just now."""
+
 
 class EndReason(StrEnum):
     """Why a fault ended; three different words for three different things."""

@@ -140,6 +140,13 @@ class SetOnDisk(SetValue):
     op: Literal["t_disk"] = "t_disk"  # type: ignore[assignment]
 
 
+class SetSlowly(SetValue):
+    """As SetValue, but it may take a minute."""
+
+    patience_s: ClassVar[int] = 60
+    op: Literal["t_slow"] = "t_slow"  # type: ignore[assignment]
+
+
 class AddPart(StepBase):
     """A part is laid over an object; several faults may lay different parts over it."""
 
@@ -192,7 +199,7 @@ class Look(StepBase):
         return False
 
 
-STEPS: tuple[type[StepBase], ...] = (SetValue, SetOnDisk, AddPart, HoldLink, Look)
+STEPS: tuple[type[StepBase], ...] = (SetValue, SetOnDisk, SetSlowly, AddPart, HoldLink, Look)
 
 
 # --- backends ---------------------------------------------------------------------
@@ -331,6 +338,7 @@ def registry(kernel: FakeKernel) -> Registry:
         {
             SetValue: values,
             SetOnDisk: values,
+            SetSlowly: values,
             AddPart: PartBackend(kernel),
             HoldLink: LinkBackend(kernel),
             Look: LookBackend(kernel),

@@ -18,7 +18,7 @@ from typing import Any
 import core_kit
 import pytest
 from agent_kit import served
-from core_kit import AddPart, Core, FakeKernel, HoldLink, Look, SetValue, request
+from core_kit import AddPart, Core, FakeKernel, HoldLink, Look, SetSlowly, SetValue, request
 
 from nodeagent import guardian as guardian_module
 from nodeagent.backends import machine
@@ -26,7 +26,7 @@ from nodeagent.clock import lease_ns
 from nodeagent.guardian import GRACE_NS, HUNG_NS, Guardian
 from nodeagent.journal import Journal
 from nodeagent.model.errors import Refused
-from nodeagent.model.record import EndReason
+from nodeagent.model.record import EndReason, FaultState
 from nodeagent.statedir import open_state_dir
 from nodeagent.ward import Ward
 
@@ -318,6 +318,72 @@ def test_a_fault_that_resists_is_no_reason_to_end_the_agent(
     look(guardian)
     assert victim.child.poll() is None
     assert kernel.get("a") == "foreign"
+
+
+def test_a_fault_that_resists_is_tried_ever_less_and_never_with_the_lock_kept(
+    start: Any, tmp_path: Path, kernel: FakeKernel
+) -> None:
+    """It is for a person by then; others' mutations must not wait for it."""
+    _, guardian = start([SetValue(name="a", value="x")], [SetValue(name="b", value="x")])
+    kernel.put("a", "foreign")
+    kernel.put("b", "foreign")
+    overdue(tmp_path, HUNG_NS + 10**9)
+    began = time.monotonic()
+    for _ in range(3):
+        look(guardian)
+    assert time.monotonic() - began < 0.9
+    assert (kernel.calls.count("status:a"), kernel.calls.count("status:b")) == (1, 1)
+    time.sleep(1.0)
+    look(guardian)
+    assert (kernel.calls.count("status:a"), kernel.calls.count("status:b")) == (2, 2)
+    assert (guardian._until_overdue_ms() or 0) > 1000
+
+
+def test_a_fault_that_cannot_be_read_keeps_no_other_alive(
+    start: Any, tmp_path: Path, kernel: FakeKernel
+) -> None:
+    victim, guardian = start([SetValue(name="a", value="x")], [SetValue(name="b", value="x")])
+    victim.stop()
+    journal = overdue(tmp_path, GRACE_NS + 10**9)
+    journal._db.execute(
+        "UPDATE steps SET step = '{\"op\": \"of-tomorrow\"}' WHERE fault_id = 'f-1'"
+    )
+    look(guardian)
+    assert kernel.get("a") == "a0"
+
+
+def test_word_from_the_owner_while_it_waits_for_the_lock_counts(
+    start: Any, tmp_path: Path, kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim, guardian = start([SetValue(name="a", value="x")], [HoldLink(name="l")])
+    armed = kernel.fingerprint()
+    journal = overdue(tmp_path, HUNG_NS + 10**9)
+    real = guardian._lock.held
+
+    def renewed(**more: Any) -> Any:
+        for fault in journal.faults():
+            journal.update_fault(fault.id, lease_until_ns=lease_ns() + 10**10)
+        return real(**more)
+
+    monkeypatch.setattr(guardian._lock, "held", renewed)
+    look(guardian)
+    assert kernel.fingerprint() == armed
+    assert victim.child.poll() is None
+
+
+def test_a_slow_mutation_of_one_fault_is_no_hang_for_another(
+    start: Any, tmp_path: Path, kernel: FakeKernel
+) -> None:
+    """A unit may take minutes to start; the agent that waits for it holds the lock."""
+    victim, guardian = start([SetSlowly(name="a", value="x")], [SetValue(name="b", value="x")])
+    victim.lock()
+    journal = overdue(tmp_path, HUNG_NS + 10**9)
+    journal.set_state("f-0", FaultState.REVERTING)
+    look(guardian)
+    assert victim.child.poll() is None
+    overdue(tmp_path, HUNG_NS + 61 * 10**9)
+    look(guardian)
+    assert victim.child.wait(10) == -signal.SIGKILL
 
 
 def test_it_never_touches_the_faults_of_a_successor(

@@ -35,6 +35,9 @@ class StepBase(BaseModel):
     observes: ClassVar[bool] = False
     """It only watches; nothing that a workload could notice is changed."""
 
+    patience_s: ClassVar[int] = 0
+    """How many seconds more than most its change or its way back may take (a unit that starts)."""
+
     v: Literal[1] = 1
 
     def key(self) -> str:

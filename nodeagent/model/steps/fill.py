@@ -17,6 +17,7 @@ class RoomFill(StepBase):
     """
 
     survives_boot: ClassVar[bool] = True
+    patience_s: ClassVar[int] = 120
 
     op: str
     folder: str = Field(description="mount point")

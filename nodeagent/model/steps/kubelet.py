@@ -18,6 +18,7 @@ class KubeletThreshold(StepBase):
     whatever supervises it starts it again.
     """
 
+    patience_s: ClassVar[int] = 150
     survives_boot: ClassVar[bool] = True
 
     op: Literal["kubelet_threshold"] = "kubelet_threshold"

@@ -34,6 +34,7 @@ class StressRun(StepBase):
     ours each: the root of v2 (hierarchy `node`), or the target's in every hierarchy of v1.
     """
 
+    patience_s: ClassVar[int] = 90
     survives_boot: ClassVar[bool] = True
 
     op: Literal["stress_run"] = "stress_run"

@@ -16,6 +16,7 @@ class StraceInject(StepBase):
     result: `error=EIO` or `retval=0`, as `strace -e inject` takes it.
     """
 
+    patience_s: ClassVar[int] = 60
     ephemeral: ClassVar[bool] = True
 
     op: Literal["strace_inject"] = "strace_inject"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -19,6 +19,8 @@ class UnitStop(StepBase):
     Whether it is enabled is not touched, so that a reboot takes it back.
     """
 
+    patience_s: ClassVar[int] = 300
+
     op: Literal["unit_stop"] = "unit_stop"
     unit: str = Field(pattern=UNIT_NAME)
 
@@ -34,6 +36,8 @@ class UnitKill(StepBase):
 
     The repeating ends with the agent's process.
     """
+
+    patience_s: ClassVar[int] = 300
 
     op: Literal["unit_kill"] = "unit_kill"
     unit: str = Field(pattern=UNIT_NAME)
