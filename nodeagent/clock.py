@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
+LONGEST_WAIT_S = 30.0
+"""How late a lease may end that ran out while the node was suspended."""
 _READS = 3
 _SUSPENDED_NS = 100_000_000
 """No suspend takes less, and no read as long."""
@@ -42,10 +44,11 @@ def _suspended_ns() -> int:
 def wait_s(left_ns: int) -> float:
     """Seconds to wait for a moment of lease_ns() on a clock that may be 10 % slow: never too long.
 
-    Who waits looks again when it has passed, and waits for the rest.
+    Who waits looks again when it has passed, and waits for the rest. Waits go by
+    CLOCK_MONOTONIC, which stands still while the node is suspended: so none is long.
     """
     left_s = max(0.0, left_ns / 1e9)
-    return left_s * 0.9 if left_ns > _SUSPENDED_NS else left_s
+    return min(left_s * 0.9, LONGEST_WAIT_S) if left_ns > _SUSPENDED_NS else left_s
 
 
 def wall() -> str:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeagent import clock
-from nodeagent.clock import lease_ns, wait_s
+from nodeagent.clock import LONGEST_WAIT_S, lease_ns, wait_s
 
 S = 1_000_000_000
 
@@ -45,7 +45,13 @@ def test_a_minute_of_a_lease_is_a_minute(
         assert abs(lease_ns() - before - 120 * S) < 10_000
 
 
-@given(st.integers(-S, 365 * 86_400 * S), st.floats(0.9, 1.1))
+@pytest.mark.parametrize("left", [60, 3600, 7 * 86_400])
+def test_a_lease_that_ran_out_while_the_node_was_suspended_is_noticed_soon_after(left: int) -> None:
+    """CLOCK_MONOTONIC, by which threads and poll(2) wait, stands still in a suspend."""
+    assert wait_s(left * S) <= LONGEST_WAIT_S
+
+
+@given(st.integers(-S, 3600 * S), st.floats(0.9, 1.1))
 def test_no_wait_ends_late_on_a_slow_clock(left: int, rate: float) -> None:
     """Waits go by CLOCK_MONOTONIC: one that is over early is followed by another."""
     waited, rounds = 0.0, 0
