@@ -14,7 +14,7 @@ from nodeagent.backends.pulse import Pulse
 from nodeagent.clock import lease_ns
 from nodeagent.encode import timex
 from nodeagent.encode.timex import Timex
-from nodeagent.model.errors import Refused
+from nodeagent.model.errors import BackendError, Refused
 from nodeagent.model.steps import Status, StepBase
 from nodeagent.model.steps.clock import ClockSkew
 from nodeagent.model.timekeeping import (
@@ -106,10 +106,12 @@ class ClockBackend:
         return {"reading": now.model_dump(), "rtc_s": rtc}
 
     def status(self, step: ClockSkew, prior: Prior, peers: Sequence[Peer]) -> Status:
-        found = clock_status(step, _reading(prior), read_clock())
-        if self._pulse is not None and self._pulse.running:
-            return Status.OURS if found is Status.PRIOR else found
-        return found
+        if self._turns():  # whatever it shows now, the next turn sets it
+            return Status.OURS
+        return clock_status(step, _reading(prior), read_clock())
+
+    def _turns(self) -> bool:
+        return self._pulse is not None and self._pulse.running
 
     def apply(self, fault_id: str, step: ClockSkew, prior: Prior, peers: Sequence[Peer]) -> Outcome:
         before = _reading(prior)
@@ -122,7 +124,9 @@ class ClockBackend:
         # leap second that is due would come at the wrong midnight (kernel/time/ntp.c).
         status = before.status | timex.STA_UNSYNC
         _set_status(status & ~(timex.STA_INS | timex.STA_DEL))
-        if step.off_us and self._pulse is None:
+        if step.off_us and not self._turns():
+            if (found := clock_status(step, before, read_clock())) is not Status.OURS:
+                raise BackendError("the clock was not set", f"read back, it is {found}")
             self._pulse = Pulse(
                 lambda: _turn(before, step.offset_ns),
                 lambda: _turn(before, 0),
@@ -154,7 +158,7 @@ class ClockBackend:
             "skew_ns": skew_ns(before, now),
             "seconds": round((now.raw_ns - before.raw_ns) / 1e9, 3),
             "turns": self._pulse.turns if self._pulse is not None else 1,
-            "turning": self._pulse is not None and self._pulse.running,
+            "turning": self._turns(),
             "rtc_moved_s": None if None in (rtc, prior["rtc_s"]) else rtc - prior["rtc_s"],
             "state": str(clock_status(step, before, now)),
         }

@@ -14,7 +14,7 @@ from nodeagent.backends import clock as backend_module
 from nodeagent.backends.clock import ClockBackend, read_clock
 from nodeagent.encode import timex
 from nodeagent.encode.timex import Timex, rate_ppb
-from nodeagent.model.errors import Refused
+from nodeagent.model.errors import BackendError, Refused
 from nodeagent.model.steps import Status
 from nodeagent.model.steps.clock import ClockSkew
 from nodeagent.model.timekeeping import ClockReading, skew_ns
@@ -204,3 +204,53 @@ def test_steps_add_up(steps: list[int]) -> None:
     for ns in steps:
         kernel.adjtimex(timex.step_by(ns))
     assert abs(kernel.real - 1_800_000_000 * S - kernel.raw + 5000 * S - sum(steps)) < 10_000
+
+
+@pytest.mark.parametrize("off_ns", [S, 1800 * S, 10**9 * S], ids=["nearly right", "half", "odd"])
+def test_a_clock_that_turns_is_ours_whatever_it_shows(
+    boot: Callable[..., Kernel], off_ns: int
+) -> None:
+    """Whoever sets it by hand is overruled at the next turn: so the turns must end first."""
+    kernel, backend = boot(), ClockBackend()
+    step = ClockSkew(offset_ns=3600 * S, on_us=3600 * 10**6, off_us=3600 * 10**6)
+    before = words(kernel)
+    prior = backend.observe("f", step, ())
+    backend.apply("f", step, prior, ())
+    kernel.real += off_ns - 3600 * S
+    assert backend.status(step, prior, ()) is Status.OURS
+    backend.undo("f", step, prior, ())
+    assert not backend.measure("f", step, prior)["turning"]
+    assert backend.status(step, prior, ()) is Status.PRIOR
+    assert words(kernel) == before
+
+
+def test_turns_that_ended_by_themselves_do_not_stand_in_for_the_next_faults(
+    boot: Callable[..., Kernel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boot()
+    backend = ClockBackend()
+    step = ClockSkew(offset_ns=3600 * S, on_us=1000, off_us=1000)
+    prior = backend.observe("f", step, ())
+    with monkeypatch.context() as broken:
+        broken.setattr(backend_module, "_turn", lambda prior, skew: False)
+        backend.apply("f", step, prior, ())
+        assert backend._pulse is not None
+        backend._pulse._thread.join(10)
+    slow = ClockSkew(offset_ns=3600 * S, on_us=3600 * 10**6, off_us=3600 * 10**6)
+    prior = backend.observe("g", slow, ())
+    backend.apply("g", slow, prior, ())
+    assert backend.measure("g", slow, prior)["turning"]
+    backend.undo("g", slow, prior, ())
+
+
+def test_a_clock_that_does_not_take_the_step_does_not_begin_to_turn(
+    boot: Callable[..., Kernel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boot()
+    backend = ClockBackend()
+    step = ClockSkew(offset_ns=3600 * S, on_us=3600 * 10**6, off_us=3600 * 10**6)
+    prior = backend.observe("f", step, ())
+    monkeypatch.setattr(backend_module, "set_skew", lambda prior, wanted: None)
+    with pytest.raises(BackendError, match="was not set"):
+        backend.apply("f", step, prior, ())
+    assert backend._pulse is None
