@@ -20,8 +20,10 @@ from typing import Any, TypeVar
 from nodeagent.clock import boottime_ns, wall
 from nodeagent.crashpoint import crashpoint
 from nodeagent.journal_schema import (
+    HELD,
     SCHEMA,
     SCHEMA_VERSION,
+    as_columns,
     fault_from,
     other_version,
     step_from,
@@ -163,9 +165,8 @@ class Journal:
         """INTENT: the fault and all its steps with their prior states, on disk at return."""
         crashpoint("journal.begin:before")
         with self._write(durable=True):
-            values = fault.model_dump(mode="json", exclude={"end_reason", "armed_ns", "ended_ns"})
-            values["plan"] = json.dumps(values["plan"])
-            values["evidence"] = json.dumps(values["evidence"])
+            left_out = {"end_reason", "armed_ns", "ended_ns"}
+            values = as_columns(fault.model_dump(mode="json", exclude=left_out))
             columns = ", ".join(values)
             marks = ", ".join(f":{name}" for name in values)
             self._db.execute(f"INSERT INTO faults ({columns}) VALUES ({marks})", values)
@@ -182,9 +183,7 @@ class Journal:
 
     def update_fault(self, fault_id: str, *, only_in: Sequence[str] = (), **values: Any) -> bool:
         """Set columns of a fault, if it is in one of these states (none: any). Whether it was."""
-        for name in ("evidence", "plan"):
-            if name in values:
-                values[name] = json.dumps(values[name])
+        values = as_columns(values)
         sets = ", ".join(f"{name}=:{name}" for name in values)
         there = f" AND state IN ({','.join(map(repr, map(str, only_in)))})" if only_in else ""
         with self._write(durable=False):
@@ -240,10 +239,7 @@ class Journal:
         """Steps of active faults that hold one of these keys and are not reverted, oldest first."""
         wanted = tuple(keys)
         marks = ",".join("?" * len(wanted))
-        # A fault that has ended holds nothing, even if the end of a step was not written.
-        live = "fault_id IN (SELECT id FROM faults WHERE state != 'ended')"
-        where = f"state != 'reverted' AND {live} AND key IN ({marks}) ORDER BY seq"
-        return self._steps(where, wanted)
+        return self._steps(f"{HELD} AND key IN ({marks}) ORDER BY seq", wanted)
 
     def _steps(self, where: str, values: Sequence[Any]) -> list[StepRow]:
         return self._read(f"SELECT * FROM steps WHERE {where}", values, step_from)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 from nodeagent.model.errors import Refused
 from nodeagent.model.record import FaultRow, StepRow, StepState
@@ -31,6 +32,15 @@ CREATE TABLE events (
   seq INTEGER PRIMARY KEY AUTOINCREMENT, fault_id TEXT NOT NULL, type TEXT NOT NULL,
   boottime_ns INTEGER NOT NULL, wall TEXT NOT NULL, data TEXT NOT NULL) STRICT;
 """
+
+HELD = "state != 'reverted' AND fault_id IN (SELECT id FROM faults WHERE state != 'ended')"
+"""Steps that hold something: a fault that has ended does not, though a step's end was not written
+(the disk was full for a moment)."""
+
+
+def as_columns(values: dict[str, Any]) -> dict[str, Any]:
+    """A fault's values as the table has them."""
+    return {k: json.dumps(v) if k in ("plan", "evidence") else v for k, v in values.items()}
 
 
 def unusable(path: Path, why: str) -> Refused:

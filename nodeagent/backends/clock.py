@@ -23,6 +23,7 @@ from nodeagent.model.timekeeping import (
     grown_error,
     skew_ns,
     skewed_rate,
+    tolerance_ns,
 )
 
 READINGS = 7
@@ -125,8 +126,9 @@ class ClockBackend:
         status = before.status | timex.STA_UNSYNC
         _set_status(status & ~(timex.STA_INS | timex.STA_DEL))
         if step.off_us and not self._turns():
-            if (found := clock_status(step, before, read_clock())) is not Status.OURS:
-                raise BackendError("the clock was not set", f"read back, it is {found}")
+            off_by = skew_ns(before, read_clock())
+            if abs(off_by - step.offset_ns) > tolerance_ns(step):
+                raise BackendError("the clock was not set", f"read back, it is off by {off_by} ns")
             self._pulse = Pulse(
                 lambda: _turn(before, step.offset_ns),
                 lambda: _turn(before, 0),

@@ -165,6 +165,7 @@ def test_a_takeover_of_what_is_overdue_is_a_line(
     overdue(tmp_path, 2 * GRACE_NS)
     kernel.fail["undo:a"] = [OSError(5, "no")]
     look(guardian)
+    time.sleep(1.0)  # it does not try again at once
     look(guardian)
     assert [(one.levelname, getattr(one, "fault", ""), one.message) for one in caplog.records] == [
         ("WARNING", "f-0", "is overdue: the guardian takes it back"),
