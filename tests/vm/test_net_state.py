@@ -168,6 +168,12 @@ def test_a_namespace_that_lost_its_name_is_found_by_its_cookie(net: Net) -> None
     node.sh("kill $(cat /tmp/holder)")
 
 
+def backlog_drops(net: Net) -> int:
+    """Packets that the CPUs' backlogs had no place for (softnet_seq_show, net/core)."""
+    rows = net.bench.node.sh("cat /proc/net/softnet_stat").splitlines()
+    return sum(int(row.split()[1], 16) for row in rows)
+
+
 @pytest.mark.vm("debian-13")
 def test_unmatched_traffic_loses_little_when_faults_come_and_go(net: Net) -> None:
     """CASES 64: 20 rounds under 1,000 packets a second to another peer.
@@ -181,22 +187,25 @@ def test_unmatched_traffic_loses_little_when_faults_come_and_go(net: Net) -> Non
             net.sh("a", "tc qdisc add dev eth0 clsact")
         node.sh(
             "rm -f /tmp/c.out /tmp/a.out; ip netns exec c setsid python3 /tmp/guest_net.py "
-            "recv 5002 3 >/tmp/c.out 2>&1 </dev/null &"
+            "recv 5002 10 >/tmp/c.out 2>&1 </dev/null &"
         )
         node.sh("for i in $(seq 200); do grep -qs ready /tmp/c.out && break; sleep 0.1; done")
         node.sh(
             f"ip netns exec a setsid python3 /tmp/guest_net.py send {ADDRESS['c']} 5002 30000 "
             "100 1000 >/tmp/a.out 2>&1 </dev/null &"
         )
-        rounds = 0
+        rounds, before = 0, backlog_drops(net)
         while rounds < 20 and not node.sh("cat /tmp/a.out 2>/dev/null || true"):
             net.revert(net.inject("netem", {"loss": "100%", "to": ADDRESS["b"]}))
             rounds += 1
         assert rounds >= 5
         node.sh("for i in $(seq 900); do grep -qs count /tmp/c.out && break; sleep 0.1; done",
                 timeout=120)  # fmt: skip
-        lost = 30000 - json.loads(node.sh("tail -n 1 /tmp/c.out"))["count"]
-        assert lost == 0 if stays else lost <= 20 * 2 * rounds
+        got = json.loads(node.sh("tail -n 1 /tmp/c.out"))
+        # What a CPU that is behind has no place for (netdev_max_backlog) is not the fault's doing.
+        lost = 30000 - got["count"] - (backlog_drops(net) - before)
+        most = 0 if stays else 20 * 2 * rounds
+        assert lost <= most, (stays, rounds, lost, got["lost"])
         if stays:
             net.sh("a", "tc qdisc del dev eth0 clsact")
 
