@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from controller import render
+from controller.cli.announced import settled
 from controller.cli.common import fault_data, state_word, target_word
 from controller.cli.inject_cluster import entry_data, ledger
 from controller.cli.kube import Reached, reached, unreachable
@@ -75,6 +76,7 @@ def revert(
         with reached(access) as there:
             ids = _ids(there, fault_ids)
             outcome = revert_group(there.clients, ids)
+            settled(there, set(ids.values()))
     outcome.failed += failed
     rows += [
         {"node": ids[i], "id": i, "result": fault.end_reason, "error": None}
@@ -134,6 +136,7 @@ def _ids(there: Reached, groups: tuple[str, ...]) -> dict[str, str]:
         found = {i: found[i] for ids in members.values() for i in ids}
     if failed:
         revert_group(there.clients, found)
+        settled(there, set(found.values()))
         raise unreachable(failed)
     return found
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from typing import Any
 
 from controller import render
+from controller.cli.announced import Announced
 from controller.cli.common import fault_data, state_word, target_word
-from controller.kube.announce import announce
 from controller.kube.group import Clients, Outcome, Planned, renew_group, revert_group
 from controller.kube.resolve import Resolved
 from nodeagent.model.plan import Lease
@@ -100,32 +99,6 @@ def armed(
     )
 
 
-@dataclass(frozen=True)
-class Announced:
-    """Events on what is hit, if they are wanted."""
-
-    cluster: Any
-    kind: str
-    group: str
-    found: Resolved
-    wanted: bool
-
-    def armed(self, lease: Lease) -> None:
-        """Says when it ends at the latest: who reverts it elsewhere says nothing here."""
-        end = datetime.now(UTC) + lease.hard_end
-        self._say(
-            "FaultArmed", f"{self.kind} ({self.group}), until {end:%Y-%m-%dT%H:%M:%SZ} at most"
-        )
-
-    def ended(self) -> None:
-        self._say("FaultEnded", f"{self.kind} ({self.group})")
-
-    def _say(self, reason: str, message: str) -> None:
-        if self.wanted:
-            for line in announce(self.cluster, self.found.items, reason, message):
-                render.err().print(line, markup=False)
-
-
 def hold(clients: Clients, found: Resolved, lease: Lease) -> None:
     """Renew all leases at a third of their length until Ctrl-C, then revert all."""
     ids = {item.request.id: item.node for item in found.items}
@@ -143,14 +116,16 @@ def hold(clients: Clients, found: Resolved, lease: Lease) -> None:
         finish(clients, ids)
 
 
-def follow(there: Any, wanted: Any, found: Resolved, lease: Lease, moves: bool) -> None:
+def follow(
+    there: Any, wanted: Any, found: Resolved, lease: Lease, moves: bool, said: Announced
+) -> None:  # fmt: skip
     """Hit what takes the place of the pods that were hit, until Ctrl-C; then revert all."""
     from controller.kube.pursuit import Pursuit
 
     # The far ends of a network fault stay those that were resolved.
     spec = dict(found.items[0].request.spec)
     wanted = replace(wanted, base={**wanted.base, "spec": spec})
-    pursuit = Pursuit(there.cluster, there.clients, wanted, lease, _say, moves)
+    pursuit = Pursuit(there.cluster, there.clients, wanted, lease, _say, moves, said.moved)
     try:
         pursuit.begin(found)
         pursuit.run()

@@ -38,6 +38,7 @@ NOT_HERE = (
     "follow",
     "direct",
     "agent_namespace",
+    "announce",
 )
 
 

@@ -58,7 +58,7 @@ def kube_options() -> list[click.Parameter]:
                      help="hold the fault, and hit pods that take the place of those hit; on "
                      "other nodes as well (move), or not (stay)"),
         click.Option(["--announce"], is_flag=True,
-                     help="write Events on what is hit; not for blind runs"),
+                     help="tell the cluster by Events and a node condition; not for blind runs"),
         click.Option(["--policy"], envvar="FAULTCTL_POLICY", type=click.Path(path_type=Path),
                      metavar="FILE", help="who may inject what; see docs/kubernetes.md"),
         click.Option(["--to-namespace"], metavar="NAME", hidden=True),
@@ -112,6 +112,7 @@ def run_inject_kube(
 ) -> None:
     """Select, plan everywhere, then arm everywhere or nowhere. base: fields of each request."""
     from controller.cli import group_show as show
+    from controller.cli.announced import Announced
     from controller.kube.group import apply_group, plan_group
     from controller.kube.targets import group_id
 
@@ -129,14 +130,19 @@ def run_inject_kube(
             show.selection(group, found)
         outcome = apply_group(there.clients, planned, lease)
         show.armed(group, found, planned, outcome, values["output"])
-        said = show.Announced(there.cluster, kind.name, group, found, values["announce"])
+        said = Announced(there, kind.name, group, found, values["announce"])
         said.armed(lease)
-        if values["follow"]:
-            show.follow(there, wanted, found, lease, values["follow"] == "move")
-        elif values["hold"]:
-            show.hold(there.clients, found, lease)
-        if values["follow"] or values["hold"]:
-            said.ended()
+        if not values["follow"] and not values["hold"]:
+            said.leave(values["kubeconfig"], values["context"])
+            return
+        try:
+            if values["follow"]:
+                show.follow(there, wanted, found, lease, values["follow"] == "move", said)
+            else:
+                show.hold(there.clients, found, lease)
+        finally:
+            said.settle()
+        said.ended()
 
 
 def _resolved(

@@ -88,7 +88,7 @@ class Agents:
     """All agents of a cluster, listed once. Use it as a context manager."""
 
     def __init__(self, cluster: Cluster, access: Access) -> None:
-        self._cluster, self._access = cluster, access
+        self._cluster, self.access = cluster, access
         self._lock = threading.Lock()
         self._pods: dict[str, AgentPod] | None = None
         self._home: tempfile.TemporaryDirectory[str] | None = None
@@ -106,13 +106,13 @@ class Agents:
         """By node; `fresh` asks the API server again. Raises Refused when there are none."""
         with self._lock:
             if not self._pods or fresh:
-                path = ApiPath("pods", self._access.namespace)
+                path = ApiPath("pods", self.access.namespace)
                 items, _ = self._cluster.listed(path, "=".join(AGENT_LABEL))
                 self._pods = agent_pods(items)
         if not self._pods:
             raise Refused(
                 "no agent runs in this cluster",
-                f"no pod in namespace {self._access.namespace} has {'='.join(AGENT_LABEL)}",
+                f"no pod in namespace {self.access.namespace} has {'='.join(AGENT_LABEL)}",
                 "install them: faultctl deploy install",
             )
         return self._pods
@@ -122,17 +122,17 @@ class Agents:
         """The way to a node's agent; see Reach."""
         pod = self._pod(node)
         tls = self._files()
-        if self._access.direct:
+        if self.access.direct:
             yield self._address(pod.direct, tls)
             return
-        if self._access.forward is None:
+        if self.access.forward is None:
             raise Refused("agents can't be reached through the API server here", "", "use --direct")
-        way = self._access.forward(self._cluster, self._access.namespace, pod.name, pod.port)
+        way = self.access.forward(self._cluster, self.access.namespace, pod.name, pod.port)
         with way as (host, port):
             yield self._address(f"tcp://{host}:{port}", tls)
 
     def _address(self, url: str, tls: Mapping[str, Path]) -> AgentAddress:
-        return AgentAddress(url, tls["cert"], tls["key"], tls["ca"], self._access.server_name)
+        return AgentAddress(url, tls["cert"], tls["key"], tls["ca"], self.access.server_name)
 
     def _pod(self, node: str) -> AgentPod:
         """The node's agent; looked up anew when it was restarted meanwhile."""
@@ -144,14 +144,14 @@ class Agents:
         if pod is None:
             raise Refused(
                 f"no agent runs on node {node}",
-                f"the agents in namespace {self._access.namespace} are on other nodes",
+                f"the agents in namespace {self.access.namespace} are on other nodes",
                 "faultctl deploy status; does a taint keep it away?",
             )
         if not pod.ready or not pod.ip:
             raise Unreachable(
                 f"the agent of node {node} is not ready",
-                f"pod {self._access.namespace}/{pod.name}",
-                f"kubectl -n {self._access.namespace} logs {pod.name}",
+                f"pod {self.access.namespace}/{pod.name}",
+                f"kubectl -n {self.access.namespace} logs {pod.name}",
             )
         return pod
 
@@ -162,10 +162,10 @@ class Agents:
             return self._tls
 
     def _from_secret(self) -> tuple[tempfile.TemporaryDirectory[str], Mapping[str, Path]]:
-        secret = self._cluster.get(ApiPath("secrets", self._access.namespace, SECRET))
+        secret = self._cluster.get(ApiPath("secrets", self.access.namespace, SECRET))
         hint = "give --tls-cert, --tls-key and --tls-ca, or see faultctl deploy certs"
         if secret is None:
-            where = f"{self._access.namespace}/{SECRET}"
+            where = f"{self.access.namespace}/{SECRET}"
             raise Refused("no client certificate for the agents", f"no Secret {where}", hint)
         # A folder of its own that only this user can read, gone with this process.
         home = tempfile.TemporaryDirectory(prefix="faultctl-")

@@ -26,6 +26,7 @@ _BROKEN = (OSError, TypeError, KeyError, AttributeError, ValueError, IndexError)
 _AGAIN = (429, 500, 502, 503, 504)
 MERGE, JSON_PATCH = "application/merge-patch+json", "application/json-patch+json"
 APPLY = "application/apply-patch+yaml"
+STRATEGIC = "application/strategic-merge-patch+json"
 
 
 class Cluster:

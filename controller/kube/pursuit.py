@@ -26,6 +26,12 @@ TRY_S = 0.1
 GIVE_UP_S = 120.0
 AGAIN_S = 1.0
 Say = Callable[[str], None]
+Moved = Callable[[str, bool], None]
+"""Called with a node and whether a fault was armed there, or has ended."""
+
+
+def _nobody(_node: str, _armed: bool) -> None:
+    """Moves are told to nobody."""
 
 
 @dataclass
@@ -49,6 +55,7 @@ class Pursuit:
     lease: Lease
     say: Say
     moves: bool = True
+    moved: Moved = _nobody
     ids: dict[str, str] = field(default_factory=dict)
     """Active faults: id to node."""
     stop: threading.Event = field(default_factory=threading.Event)
@@ -164,6 +171,8 @@ class Pursuit:
         for fault_id, node in gone.items():
             self.ids.pop(fault_id, None)
             self.say(f"{fault_id} on {node} ended: {action.why}")
+        for node in set(gone.values()):
+            self.moved(node, False)
         for failure in outcome.failed:
             self.say(f"{failure.fault} on {failure.node} was not taken back: {failure.error}")
 
@@ -206,6 +215,7 @@ class Pursuit:
         self.ids[request.id] = item.node
         self._of.setdefault((chase.slot, chase.pod.uid), []).append(request.id)
         self.say(f"{request.id} armed on {item.node}: {item.pod} {chase.why}")
+        self.moved(item.node, True)
 
     def _renew(self) -> None:
         if time.monotonic() - self._renewed < self.lease.duration.total_seconds() / 3:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kubeapi import Api
 
+from controller.kube import node_condition
 from controller.kube.announce import announce
 from controller.kube.answers import ApiPath
 from controller.kube.client import JSON_PATCH, Cluster
 from controller.kube.discover import Query, denied, find_nodes, find_pods
 from controller.kube.labels import parse_selector
+from controller.kube.node_condition import Said, refresh, settle
 from controller.kube.reader import ObjectReader
 from controller.kube.resolve import Wanted, resolve_pods
 from controller.kube.select import Ask
@@ -24,6 +30,7 @@ from nodeagent.faults import kind_named
 from nodeagent.model.errors import InvalidSpec, Refused, Unreachable
 
 IMAGE = "registry.invalid/none"
+ANNOUNCER = Path(__file__).parents[2] / "daemonset" / "announcer.yaml"
 
 
 def pod(name: str, namespace: str, node: str = "t-node", **labels: str) -> dict[str, Any]:
@@ -219,3 +226,99 @@ def test_an_event_is_taken_and_shown_by_describe(api: Api, client: Cluster, spac
     items = resolve_pods(client, named).items
     assert announce(client, items, "FaultArmed", "netem (g-2)") == []
     assert "netem (g-2)" in api.kubectl("describe", "pod", "-n", space, "cart-0").stdout
+
+
+class Agents:
+    """Stands for the agents of all nodes, which have these faults; the API server is real."""
+
+    def __init__(self, *active: str) -> None:
+        self.active = active
+
+    def everywhere(self, nodes: Any, work: Any) -> Any:
+        return {node: work(node, self) for node in nodes}, []
+
+    def faults(self, *, active_only: bool) -> list[Any]:
+        assert active_only
+        return [SimpleNamespace(id=one) for one in self.active]
+
+
+def said(group: str, minutes: int = 5) -> Said:
+    until = datetime.now(UTC).replace(microsecond=0) + timedelta(minutes=minutes)
+    return Said("netem", group, until)
+
+
+def condition(api: Api, name: str) -> dict[str, Any]:
+    found = {one["type"]: one for one in api.json("get", "node", name)["status"]["conditions"]}
+    assert found["Ready"]["status"] == "True", "others' conditions are theirs"
+    return dict(found.get("FaultInjected", {}))
+
+
+@pytest.fixture
+def bare_node(api: Api) -> Iterator[str]:
+    name = f"t-{secrets.token_hex(3)}"
+    made = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+    ready = {"conditions": [{"type": "Ready", "status": "True", "reason": "test"}]}
+    api.apply(made)
+    api.apply({**made, "status": ready}, subresource="status")
+    yield name
+    api.kubectl("delete", "node", name, "--wait=false")
+
+
+def test_a_nodes_condition_tells_of_announced_faults(
+    api: Api, client: Cluster, bare_node: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = bare_node
+    assert settle(client, Agents("x-1"), {name}) == [] and condition(api, name) == {}  # type: ignore[arg-type]
+    one, two = said("g-1"), said("g-2", 9)
+    assert refresh(client, Agents("g-1-1"), {name}, one) == []  # type: ignore[arg-type]
+    first = condition(api, name)
+    assert (first["status"], first["reason"], first["message"]) == (
+        "True", "FaultArmed", one.text()
+    )  # fmt: skip
+    real, races = node_condition.change, [2]
+
+    def raced(*given: Any) -> Any:
+        """The kubelet writes between our read and our write."""
+        body = real(*given)
+        if races[0]:
+            races[0] -= 1
+            api.kubectl("label", "node", name, "--overwrite", f"race={races[0]}")
+        return body
+
+    monkeypatch.setattr(node_condition, "change", raced)
+    assert refresh(client, Agents("g-1-1", "g-2-1"), {name}, two) == []  # type: ignore[arg-type]
+    assert races == [0] and condition(api, name)["message"] == f"{one.text()}; {two.text()}"
+    assert condition(api, name)["lastTransitionTime"] == first["lastTransitionTime"]
+    assert settle(client, Agents("g-2-1", "x-1"), {name}) == []  # type: ignore[arg-type]
+    assert condition(api, name)["message"] == two.text()
+    api.kubectl("wait", "--for=condition=FaultInjected", f"node/{name}", "--timeout=5s")
+    assert settle(client, Agents("x-1"), {name}) == []  # type: ignore[arg-type]
+    last = condition(api, name)
+    assert (last["status"], last["reason"], last.get("message", "")) == ("False", "NoFault", "")
+    assert refresh(client, Agents(), {"no-such-node"}, one) == []  # type: ignore[arg-type]
+
+
+def test_the_condition_takes_the_rights_of_the_announcer_and_no_more(
+    api: Api, bare_node: str
+) -> None:
+    if api.plane is None:
+        return  # the user's own cluster: its users are not ours to make
+    limited = Cluster(api.plane.kubeconfig("limited"))
+    (line,) = refresh(limited, Agents("g-3-1"), {bare_node}, said("g-3"))  # type: ignore[arg-type]
+    assert f"no condition FaultInjected on {bare_node}: you may not get nodes" in line
+    assert "a ClusterRole is missing with verb 'get' on resource 'nodes'" in line
+    assert condition(api, bare_node) == {}
+    api.kubectl("apply", "-f", str(ANNOUNCER))
+    role = ("clusterrolebinding", "faultctl-announcer")
+    api.kubectl("create", *role, "--clusterrole=faultctl-announcer", "--user=limited")
+    try:
+        end = time.monotonic() + 30  # the authorizer hears of it by a watch
+        while refresh(limited, Agents("g-3-1"), {bare_node}, said("g-3")):  # type: ignore[arg-type]
+            assert time.monotonic() < end
+            time.sleep(0.2)
+        assert condition(api, bare_node)["status"] == "True"
+        assert settle(limited, Agents(), {bare_node}) == []  # type: ignore[arg-type]
+        assert condition(api, bare_node)["status"] == "False"
+    finally:
+        api.kubectl("delete", *role)
+        api.kubectl("delete", "-f", str(ANNOUNCER))

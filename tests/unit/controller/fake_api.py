@@ -139,11 +139,16 @@ class Handler(BaseHTTPRequestHandler):
 
     def _allowed(self, path: str, query: dict[str, str], body: Any) -> None:
         parts = path.split("/")
+        status = parts[-1] == "status" and path.removesuffix("/status") in self.server.api.objects
+        if status:
+            path = path.removesuffix("/status")
         listing = path not in self.server.api.objects and self.command == "GET" and _is_list(parts)
-        resource = parts[-1] if listing or self.command == "POST" else parts[-2]
+        named = path.split("/")
+        resource = named[-1] if listing or self.command == "POST" else named[-2]
         verb = {"GET": "list" if listing else "get", "POST": "create", "PATCH": "patch",
                 "DELETE": "delete"}[self.command]  # fmt: skip
         verb = "watch" if query.get("watch") else verb
+        resource += "/status" if status else ""
         if (verb, resource) in self.server.api.forbidden:
             self._status(403, f'{resource} is forbidden: User "u" cannot {verb} "{resource}"')
         elif resource == "selfsubjectaccessreviews":
@@ -157,6 +162,18 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self._object(path, body)
 
+    def _patched(self, path: str, body: Any) -> None:
+        """A patch of an object or of its status, for the version that it names, if any."""
+        old = self.server.api.objects[path]
+        version = body.get("metadata", {}).get("resourceVersion")
+        if version not in (None, old["metadata"]["resourceVersion"]):
+            self._status(409, "the object has been modified; please apply your changes")
+            return
+        sort = self.headers.get("Content-Type", "")
+        if sort == "application/strategic-merge-patch+json":
+            body = strategic(old, body)
+        self._answer(200, self.server.api.put(path, merged(old, body)))
+
     def _object(self, path: str, body: Any) -> None:
         if self.command == "POST":
             self._answer(201, self.server.api.put(f"{path}/{body['metadata']['name']}", body))
@@ -166,9 +183,7 @@ class Handler(BaseHTTPRequestHandler):
             self.server.api.drop(path)
             self._status(200)
         elif self.command == "PATCH":
-            self._answer(
-                200, self.server.api.put(path, merged(self.server.api.objects[path], body))
-            )
+            self._patched(path, body)
         else:
             self._answer(200, self.server.api.objects[path])
 
@@ -217,6 +232,17 @@ def _is_list(parts: list[str]) -> bool:
     """/api/v1/nodes, /api/v1/namespaces/NS/pods, /apis/G/V/namespaces/NS/x: an even tail."""
     tail = parts[3:] if parts[1] == "api" else parts[4:]
     return len(tail) % 2 == 1
+
+
+def strategic(old: Any, patch: Any) -> Any:
+    """A node's patch with its conditions merged by their type, as its schema says; the rest as it
+    is in a merge patch."""
+    new = patch.get("status", {}).get("conditions")
+    if new is None:
+        return patch
+    found = {one["type"]: one for one in old.get("status", {}).get("conditions", ())}
+    found |= {one["type"]: {**found.get(one["type"], {}), **one} for one in new}
+    return {**patch, "status": {**patch["status"], "conditions": list(found.values())}}
 
 
 def merged(old: Any, patch: Any) -> Any:

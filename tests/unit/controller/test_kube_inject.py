@@ -20,6 +20,7 @@ from fake_api import FakeApi, fake_api
 from controller.cli import inject_kube, kube_ask
 from controller.cli.main import run
 from controller.kube import client as client_module
+from controller.kube import herald
 from controller.kube.client import Cluster
 from controller.kube.discover import Query
 from controller.kube.resolve import Wanted, resolve_pods
@@ -360,8 +361,9 @@ def test_nothing_of_a_fault_is_written_to_the_cluster(world: World) -> None:
 
 
 def test_events_only_when_they_are_asked_for(
-    world: World, capsys: pytest.CaptureFixture[str]
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(herald, "start", lambda told: None)
     events = "/api/v1/namespaces/shop/events/"
     assert world.inject("--pod", "cart-1", "--id", "g-10", "--announce", "-o", "json") == 0
     (found,) = [data for path, data in world.api.objects.items() if path.startswith(events)]
