@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nodeagent.backends import Residue, load_scavengers
 from nodeagent.faults._loaders import matrix, summary
-from nodeagent.model.errors import FaultError
+from nodeagent.model.errors import FaultError, Refused
 from nodeagent.model.record import FaultState, StepRow, StepState
 from nodeagent.model.steps import StepBase
 
@@ -95,22 +95,28 @@ def claimed(rows: Sequence[StepRow]) -> list[StepBase]:
 
 
 def _residue(agent: Agent, purge: bool) -> list[Finding]:
-    findings: list[Finding] = []
+    """What was found is looked at again in a mutation of its own: it may be a fault by then."""
+    if not _unclaimed(agent):
+        return [Finding("ok", "no residue was found")]
+    try:
+        with agent.executor.mutation():
+            found = [_finding(item, purge) for item in _unclaimed(agent)]
+    except Refused as exc:
+        return [Finding("error", "residue cannot be told from what is being changed", str(exc))]
+    return found or [Finding("ok", "no residue was found")]
+
+
+def _unclaimed(agent: Agent) -> list[Residue]:
     active = [f.id for f in agent.journal.faults(active_only=True)]
     steps = claimed([row for fault_id in active for row in agent.journal.steps(fault_id)])
-    for find in load_scavengers():
-        findings += [_finding(agent, item, purge) for item in find(agent.node_id, steps)]
-    if not findings:
-        findings.append(Finding("ok", "no residue was found"))
-    return findings
+    return [item for find in load_scavengers() for item in find(agent.node_id, steps)]
 
 
-def _finding(agent: Agent, item: Residue, purge: bool) -> Finding:
+def _finding(item: Residue, purge: bool) -> Finding:
     if not purge:
         return Finding("residue", item.what, item.detail)
     try:
-        with agent.executor.mutation():
-            item.remove()
+        item.remove()
     except (FaultError, OSError) as exc:
         return Finding("error", item.what, f"it could not be removed: {exc}")
     return Finding("residue", item.what, item.detail, removed=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -12,9 +12,13 @@ from agent_kit import NoWard, served, small_node
 from core_kit import FakeKernel, HoldLink, SetValue, request
 
 from controller.client import AgentAddress, AgentClient
+from nodeagent import doctor
 from nodeagent.agent import Agent, AgentConfig
+from nodeagent.backends import Residue
+from nodeagent.doctor import examine
 from nodeagent.model.errors import BackendError, FaultError, Refused, UnknownFault, Unreachable
 from nodeagent.model.plan import Lease
+from nodeagent.model.steps import StepBase
 
 LEASE = Lease()
 FIRST, SECOND = SetValue(name="a", value="x"), SetValue(name="b", value="x")
@@ -198,3 +202,42 @@ def test_without_a_guardian_everything_is_reverted_on_a_full_disk_too(
         node.agent.ward.pid = None  # type: ignore[misc]
         node.agent._guardian_lost("it does not start")
         assert node.kernel.fingerprint() == before
+
+
+@pytest.mark.parametrize("purge", [False, True])
+def test_a_fault_that_is_armed_while_the_doctor_looks_is_no_residue(
+    monkeypatch: pytest.MonkeyPatch, purge: bool
+) -> None:
+    """Two people at one node: one purges, the other injects."""
+    with served(monkeypatch) as node:
+        injected: list[Told] = []
+
+        def find(node_id: str, claimed: Sequence[StepBase]) -> list[Residue]:
+            if not injected:
+                injected.append(Told(lambda: apply(node.agent, "f-1", FIRST)))
+                injected[0].join(1.0)  # it may have to wait for its turn
+            if node.kernel.get("a") == "a0" or FIRST in claimed:
+                return []
+            return [Residue("a", "it is x", lambda: node.kernel.put("a", "a0"))]
+
+        monkeypatch.setattr(doctor, "load_scavengers", lambda: [find])
+        found = examine(node.agent, purge=purge)
+        assert injected[0].end().state == "armed"
+        assert node.kernel.get("a") == "x"
+        assert [one.what for one in found if one.severity == "residue"] == []
+
+
+def test_residue_is_told_and_goes_when_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(monkeypatch) as node:
+
+        def find(node_id: str, claimed: Sequence[StepBase]) -> list[Residue]:
+            if node.kernel.get("a") == "a0":
+                return []
+            return [Residue("a", "it is x", lambda: node.kernel.put("a", "a0"))]
+
+        monkeypatch.setattr(doctor, "load_scavengers", lambda: [find])
+        node.kernel.put("a", "x")
+        for purge, left in ((False, "x"), (True, "a0")):
+            found = [one for one in examine(node.agent, purge=purge) if one.severity == "residue"]
+            assert [(one.what, one.removed) for one in found] == [("a", purge)]
+            assert node.kernel.get("a") == left
