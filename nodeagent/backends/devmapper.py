@@ -15,7 +15,7 @@ from nodeagent.backends import Outcome, Peer, Prior, Residue, Runtime
 from nodeagent.backends.dm_dust import KeptLists, set_list
 from nodeagent.backends.dm_nodes import logical_block_sectors
 from nodeagent.backends.dm_swap import recover, swap
-from nodeagent.backends.dmctl import ByName, DmControl
+from nodeagent.backends.dmctl import ByName, DmControl, DmInfo
 from nodeagent.encode.dm import DevNum, Table, equal, format_table, parse_table
 from nodeagent.encode.dm_segment import compose
 from nodeagent.model.errors import ForeignState, Refused
@@ -122,16 +122,19 @@ class DmOverlayBackend:
         dev = DevNum(step.major, step.minor)
         with DmControl() as control:
             info = control.find(dev)
-            if info is None or (info.name, info.uuid) != (prior["name"], prior["uuid"]):
+            if info is None:
                 return Status.GONE
             live = control.table(dev)
             inactive = control.table(dev, inactive=True) if info.inactive_present else None
             with_it, without = _tables(control, step, prior, peers)
+        ours = live is not None and any(equal(live, table) for table in with_it)
+        if not ours and not _is_it(info, prior):
+            return Status.GONE
         if live is None:
             return Status.FOREIGN
         if inactive is not None and not any(equal(inactive, t) for t in (*with_it, *without)):
             return Status.FOREIGN
-        if any(equal(live, table) for table in with_it):
+        if ours:
             return Status.OURS
         if any(equal(live, table) for table in without):
             half_done = inactive is not None or info.suspended
@@ -172,7 +175,7 @@ class DmOverlayBackend:
         dev = DevNum(old.major, old.minor)
         with DmControl() as control:
             info = control.find(dev)
-            if info is None or (info.name, info.uuid) != (prior["name"], prior["uuid"]):
+            if info is None or not _is_it(info, prior):
                 return
             pairs = [_tables(control, form, prior, peers) for form in (old, new)]
             recover(control, dev, [table for pair in pairs for side in pair for table in side])
@@ -218,6 +221,11 @@ def _resolve(control: DmControl, name: str) -> DevNum:
     if info is None:
         raise KeyError(name)
     return info.dev
+
+
+def _is_it(info: DmInfo, prior: Prior) -> bool:
+    """Whether this is the device and no later one with its number; it may have a new name."""
+    return info.uuid == prior["uuid"] and bool(info.uuid or info.name == prior["name"])
 
 
 def _forms(peer: Peer) -> list[DmOverlay | None]:
