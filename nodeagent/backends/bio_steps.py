@@ -180,10 +180,11 @@ class BioBackend(ABC):
     def undo(self, fault_id: str, step: Any, prior: Prior, peers: Sequence[Peer]) -> None:
         """Give the slot back."""
         with self._lock:
-            slot = self._slots.pop(fault_id, None)
+            slot = self._slots.get(fault_id)
             if slot is None or self._source is None:
                 return
-            self._give_back(self._source, slot)
+            self._give_back(self._source, slot)  # when it fails, the next attempt finds it
+            del self._slots[fault_id]
             self._steps.pop(slot, None)
             self._seen.pop(slot, None)
 
