@@ -150,7 +150,7 @@ class BioBackend(ABC):
     def observe(self, fault_id: str, step: Any, peers: Sequence[Peer]) -> Prior:
         """Load the program, so that a refusal comes before anything is changed."""
         self._ready()
-        return {}
+        return {"fault": fault_id}
 
     def _ready(self) -> Source:
         with self._lock:
@@ -161,9 +161,9 @@ class BioBackend(ABC):
             return self._source
 
     def status(self, step: Any, prior: Prior, peers: Sequence[Peer]) -> Status:
-        """OURS while a slot is held for it."""
+        """OURS while a slot is held for it; another fault may have the same step."""
         with self._lock:
-            held = any(known == step for _, known in self._steps.values())
+            held = (prior["fault"], step) in self._steps.values()
         return Status.OURS if held else Status.PRIOR
 
     def apply(self, fault_id: str, step: Any, prior: Prior, peers: Sequence[Peer]) -> Outcome:

@@ -77,14 +77,13 @@ class FileWatchBackend:
         self._watches: dict[str, tuple[int, FileWatch]] = {}
 
     def observe(self, fault_id: str, step: FileWatch, peers: Sequence[Peer]) -> Prior:
-        """Nothing is changed."""
-        return {}
+        """Nothing is changed. Another fault may have the same step."""
+        return {"fault": fault_id}
 
     def status(self, step: FileWatch, prior: Prior, peers: Sequence[Peer]) -> Status:
-        """OURS while it is watched."""
+        """OURS while it is watched for this fault."""
         with self._lock:
-            held = any(known == step for _, known in self._watches.values())
-        return Status.OURS if held else Status.PRIOR
+            return Status.OURS if prior["fault"] in self._watches else Status.PRIOR
 
     def apply(self, fault_id: str, step: FileWatch, prior: Prior, peers: Sequence[Peer]) -> Outcome:
         """Watch the file, then check that it is still what was planned. Raises Refused."""

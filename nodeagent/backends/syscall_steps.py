@@ -24,7 +24,7 @@ from nodeagent.bind.process import (
 )
 from nodeagent.encode.syscall_maps import Hits
 from nodeagent.encode.syscalls import URING, table
-from nodeagent.model.errors import FaultError, Refused
+from nodeagent.model.errors import BackendError, FaultError, Refused
 from nodeagent.model.process import PidScope
 from nodeagent.model.steps import Status, StepBase
 from nodeagent.model.steps.syscall import SyscallFail
@@ -66,7 +66,7 @@ class SyscallBackend:
                 hooks.load(place.way, place.function, place.point)
             if isinstance(step.scope, PidScope) and step.scope.tree:
                 hooks.load_tree()
-        return {}
+        return {"fault": fault_id}
 
     def _ready(self) -> SyscallSlots:
         if self._slots is None:
@@ -87,21 +87,21 @@ class SyscallBackend:
             raise Refused(what, "another process has its pid by now", "plan again")
 
     def status(self, step: SyscallFail, prior: Prior, peers: Sequence[Peer]) -> Status:
-        """OURS while the kernel holds it as it was armed; everything goes with this process."""
+        """OURS while a slot is held for it, be it half freed; it all goes with this process."""
         with self._lock:
-            slots = [slot for (_, known), slot in self._armed.items() if known == step]
-            held = self._slots is not None and any(map(self._slots.is_armed, slots))
-        return Status.OURS if held else Status.PRIOR
+            return Status.OURS if (prior["fault"], step) in self._armed else Status.PRIOR
 
     def apply(
         self, fault_id: str, step: SyscallFail, prior: Prior, peers: Sequence[Peer]
     ) -> Outcome:
-        """Take a slot and open it. Raises FaultError, OSError."""
+        """Take a slot, open it and read it back. Raises FaultError, OSError."""
         with self._lock:
-            slot = self._armed.get((fault_id, step))
+            slots, slot = self._ready(), self._armed.get((fault_id, step))
             if slot is None:
-                slot = self._ready().arm(step)
-                self._armed[fault_id, step] = slot
+                slot = self._armed[fault_id, step] = slots.arm(step)
+            if not slots.is_armed(slot):
+                why = "the kernel does not show all its hooks, or other parameters"
+                raise BackendError("the calls are not armed", why)
         if isinstance(step.scope, PidScope):
             self._watch_end(fault_id, step.scope, slot)
         return {"slot": slot}
@@ -127,9 +127,10 @@ class SyscallBackend:
     def undo(self, fault_id: str, step: SyscallFail, prior: Prior, peers: Sequence[Peer]) -> None:
         """Close the slot; hooks that nobody needs any more are detached."""
         with self._lock:
-            slot = self._armed.pop((fault_id, step), None)
+            slot = self._armed.get((fault_id, step))
             if slot is not None and self._slots is not None:
-                self._slots.disarm(slot)
+                self._slots.disarm(slot)  # when it fails, the next attempt finds it
+                del self._armed[fault_id, step]
         self._watch.remove(fault_id)
 
     def measure(self, fault_id: str, step: SyscallFail, prior: Prior) -> dict[str, Any]:

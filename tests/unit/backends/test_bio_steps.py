@@ -50,10 +50,11 @@ def test_sectors_that_could_not_be_freed_are_freed_by_the_next_attempt(
     failer = Failer()
     monkeypatch.setattr(bio_steps, "BioFailer", lambda: failer)
     backend = BioFailBackend(None)
-    backend.apply("f-1", STEP, {}, ())
+    prior = {"fault": "f-1"}
+    backend.apply("f-1", STEP, prior, ())
     with pytest.raises(OSError, match="fc_disks"):
-        backend.undo("f-1", STEP, {}, ())
-    assert backend.status(STEP, {}, ()) is Status.OURS
-    backend.undo("f-1", STEP, {}, ())
+        backend.undo("f-1", STEP, prior, ())
+    assert backend.status(STEP, prior, ()) is Status.OURS
+    backend.undo("f-1", STEP, prior, ())
     assert failer.held == set()
-    assert backend.status(STEP, {}, ()) is Status.PRIOR
+    assert backend.status(STEP, prior, ()) is Status.PRIOR
