@@ -176,14 +176,16 @@ def test_a_lock_taken_twice_by_its_holder_is_held_until_the_outer_end(tmp_path: 
 def test_waiting_for_the_lock_ends_as_soon_as_it_is_free(tmp_path: Path) -> None:
     state = open_state_dir(tmp_path / "state")
     lock, rival = MutationLock(state), MutationLock(state)
-    free = threading.Event()
+    taken, free = threading.Event(), threading.Event()
 
     def hold() -> None:
         with lock.held():
+            taken.set()
             free.wait(10)
 
     thread = threading.Thread(target=hold)
     thread.start()
+    assert taken.wait(10)
     threading.Timer(0.05, free.set).start()
     with rival.held(deadline_s=10):
         assert free.is_set()
