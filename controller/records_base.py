@@ -24,6 +24,7 @@ DropWord = Literal[
     "unreachable",  # the node could not be asked
     "stopped",  # the run ended or was stopped before
     "guard",  # a guard of the experiment broke before
+    "group",  # another of those that are armed together, or not at all, was not
     "paused",  # its start fell in a pause
 ]
 """Why a planned fault was never injected."""

@@ -21,7 +21,8 @@ class FaultPlanned(Record):
     target: dict[str, Any]
     spec: dict[str, Any]
     group: str = Field(default="", description="id shared by the faults of a group")
-    group_type: Literal["single", "concurrent", "correlated", "metastable"] = "single"
+    group_type: Literal["single", "concurrent", "correlated", "metastable", "pods"] = "single"
+    whole: str = Field(default="", description="id of those that are armed together or not at all")
     start_ns: int = Field(description="planned start, from the origin")
     duration_ns: int | None = Field(description="planned life; None lasts to the end of the run")
     truth: GroundTruth | None = Field(default=None, description="None for noise, always")
@@ -61,7 +62,8 @@ class FaultEnded(Record):
     reason: EndWord
     by: str = Field(
         default="",
-        description="plan, remedy NAME, guard NAME, stop, interrupt, end, node: who or what did it",
+        description="plan, remedy NAME, guard NAME, group, stop, interrupt, end, node: who or what "
+        "did it",
     )
     node_ns: int | None = None
     evidence: dict[str, Any] = Field(default={})

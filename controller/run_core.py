@@ -100,6 +100,8 @@ class Core(Ledger):
             self.drop(state, "late", f"by {late // 1_000_000} ms")
         elif self.unwelcome(state):
             self.drop(state, "limit", "an oracle measures")
+        elif self.unwhole(state):
+            self.drop(state, "group", self.unwhole(state))
         else:
             reached = self._over_cap(state)
             if reached:
@@ -164,8 +166,11 @@ class Core(Ledger):
         """Another try at what did not work; past the end of a fault only at its way back."""
         state = self.states[key]
         if state.life is Life.APPLYING:
-            if state.end_ns <= self.now or self.stopping:
-                state.why = state.why or (self.stopping or "plan")
+            late = self.now - (state.item.start_ns + self.shift_ns)
+            if late > self.settings.late_ns:
+                self.lacks(state, "its node did not answer in time")
+            if state.end_ns <= self.now or self.stopping or self.unwhole(state):
+                state.why = state.why or (self.stopping or self._lacking(state) or "plan")
                 return [Look(state.item)]
             return [self._apply(state)]
         if state.life is Life.REVERTING:
@@ -173,6 +178,24 @@ class Core(Ledger):
         if state.life is Life.ARMED:
             return [Look(state.item)]
         return []
+
+    def _lacking(self, state: ItemState) -> str:
+        return "group" if self.unwhole(state) else ""
+
+    def _timer_lacking(self, key: str) -> list[Action]:
+        """One of a whole was not armed: take the others back, the youngest first. Those whose
+        answer is awaited follow when it comes."""
+        if self.stopping:
+            return []
+        self.event("group-incomplete", group=key, why=self.broken[key])
+        actions: list[Action] = []
+        members = [s for s in self.order if s.item.whole == key]
+        for state in sorted(members, key=lambda s: s.armed_ns or 0, reverse=True):
+            if state.life is Life.ARMED:
+                actions += self.take_back(state, "group")
+            elif state.life is Life.WAITING:
+                self.drop(state, "group", self.broken[key])
+        return actions
 
     def _timer_tend(self, key: str) -> list[Action]:
         """Renew and poll a node; one call at a time, however slow the node is."""

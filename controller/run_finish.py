@@ -45,7 +45,8 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """0 played as planned, 1 judged false, 3 something was kept out, 4 not confirmed."""
+        """0 played as planned, 1 judged false, 3 something was kept out or could not be armed,
+        4 not confirmed."""
         if self.ended["unconfirmed"]:
             return 4
         if self.stopped.startswith("guard") or self.stopped == "not-steady":
@@ -54,7 +55,8 @@ class Outcome:
             return 1
         if self.stopped == "interrupt":
             return 130
-        return 3 if self.dropped - Counter(self.dropped_on_purpose) else 0
+        left_out = self.dropped - Counter(self.dropped_on_purpose)
+        return 3 if left_out or self.ended["apply-failed"] else 0
 
     @property
     def dropped_on_purpose(self) -> dict[str, int]:

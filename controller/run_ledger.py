@@ -54,6 +54,8 @@ class Ledger:
         self._timers: list[tuple[int, int, str, str]] = []
         self._serial = itertools.count()
         self._open = len(self.order)
+        self.broken: dict[str, str] = {}
+        """Faults that are armed whole or not at all, of which one was not: why."""
 
     # --- what it says about itself ------------------------------------------------------
 
@@ -159,6 +161,7 @@ class Ledger:
         if not state.life.final:
             self.close(state, Life.DROPPED)
             self.record(FaultDropped, state, reason=reason, detail=detail)
+            self.lacks(state, f"{reason}, {detail}" if detail else reason)
             if state.item.role == "noise":
                 self.event("noise-missing", state.item.node, slot=state.item.slot, why=reason)
 
@@ -167,6 +170,19 @@ class Ledger:
         if not state.life.final:
             self.close(state, Life.ENDED)
             self.record(FaultEnded, state, reason=reason, by=state.why or "node", **fields)
+            if reason == "apply-failed":
+                self.lacks(state, reason)
+
+    def lacks(self, state: ItemState, why: str) -> None:
+        """It was not armed: those that are armed with it or not at all are taken back."""
+        whole = state.item.whole
+        if whole and whole not in self.broken and not self.stopping:
+            self.broken[whole] = f"{state.item.slot} was not armed ({why})"
+            self.at(self.now, "lacking", whole)
+
+    def unwhole(self, state: ItemState) -> str:
+        """Why a fault may not live: another that belongs to it was not armed; else empty."""
+        return self.broken.get(state.item.whole, "") if state.item.whole else ""
 
     def close(self, state: ItemState, life: Life) -> None:
         """It is over; without a record."""

@@ -9,12 +9,14 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from controller.experiment_pods import FoundPods
 from controller.records import GroundTruth, Role
 from controller.schedule_core import peak
 from nodeagent.model.plan import FaultRequest
 
 PLAN_VERSION = 1
-GroupType = Literal["single", "concurrent", "correlated", "metastable"]
+GroupType = Literal["single", "concurrent", "correlated", "metastable", "pods"]
+"""`pods`: one fault on several pods; each of its members ends by itself."""
 
 
 class PlanItem(BaseModel):
@@ -36,6 +38,9 @@ class PlanItem(BaseModel):
     acknowledge: tuple[str, ...] = ()
     group: str = ""
     group_type: GroupType = "single"
+    whole: str = Field(
+        default="", description="armed with all that have the same word here, or not at all"
+    )
     start_ns: int = Field(ge=0)
     end_ns: int = Field(gt=0)
     to_the_end: bool = Field(default=False, description="lives until the run ends")
@@ -77,6 +82,13 @@ class RunPlan(BaseModel):
     end_ns: int
     items: tuple[PlanItem, ...]
     changes: tuple[PlanChange, ...] = ()
+    cluster: str = Field(default="", description="that the run's pods and agents are of")
+    pods: tuple[FoundPods, ...] = ()
+
+    @property
+    def open_targets(self) -> tuple[str, ...]:
+        """Targets whose pods were not looked up: such a plan is one to look at."""
+        return tuple(dict.fromkeys(item.target_name for item in self.items if not item.node))
 
     def of(self, role: Role) -> tuple[PlanItem, ...]:
         """The faults, or the noise."""

@@ -83,5 +83,8 @@ def _faults(core: Core, records: Iterable[AnyRecord]) -> None:
             state.biting = True
         elif isinstance(record, FaultEnded):
             core.close(state, Life.ENDED)
+            if record.reason == "apply-failed":
+                core.lacks(state, record.reason)
         elif isinstance(record, FaultDropped):
             core.close(state, Life.DROPPED)
+            core.lacks(state, f"{record.reason}, {record.detail}")

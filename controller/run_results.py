@@ -163,6 +163,11 @@ class Results:
             return self.seen(state, done.views[0], done.sent_ns)
         if state.life is not Life.APPLYING:
             core.finish(state, "unconfirmed", error="the node's journal does not know it")
+        elif core.unwhole(state) and not core.stopping and state.end_ns > core.now:
+            if state.last_error:
+                core.drop(state, "unreachable", state.last_error)
+            else:
+                core.drop(state, "group", core.unwhole(state))
         elif core.stopping or state.end_ns <= core.now:
             if state.last_error:
                 core.drop(state, "unreachable", state.last_error)
@@ -192,6 +197,8 @@ class Results:
             return core.take_back(state, core.stopping)
         elif state.end_ns <= core.now:
             return core.take_back(state, "plan")
+        elif core.unwhole(state):
+            return core.take_back(state, "group")
         elif core.unwelcome(state):
             return core.take_back(state, "oracle-window")
         return []
