@@ -21,6 +21,8 @@ PLAIN_WIDTH = 2000
 
 _CONTROLS = {n: f"\\x{n:02x}" for n in (*range(32), *range(127, 160))} | {9: "\\t", 10: "\\n"}
 _BUT_LINES = {n: text for n, text in _CONTROLS.items() if n not in (9, 10)}
+BETWEEN_REASONS = "\n        "
+"""Between the reasons of a list, and nowhere else: what a node says is shown in one line."""
 _POINTED = re.compile(r"([^\n]*)\n  ([^\n]*)\n  ( *\^)")
 
 
@@ -73,9 +75,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], empty: str = ""
 
 
 def why_lines(why: str) -> list[str]:
-    """A reason in one line; with a caret below what was written where it ends in such a pair."""
+    """A reason in one line, a list of reasons in one line each; with a caret below what was
+    written where it ends in such a pair."""
     pointed = _POINTED.fullmatch(why)
-    return list(pointed.groups()) if pointed else [why]
+    return list(pointed.groups()) if pointed else why.split(BETWEEN_REASONS)
 
 
 def error(exc: FaultError) -> None:
