@@ -67,14 +67,19 @@ class AgentAddress:
 class AgentClient:
     """One agent. Use it as a context manager. All calls raise FaultError classes.
 
-    `stretch` makes the seconds of a deadline longer, for agents on emulated nodes.
+    `stretch` makes the seconds of a deadline longer, for agents on emulated nodes; `lost` is told
+    when there was no answer: (client, whether it is certain that nobody is there).
     """
 
     def __init__(
-        self, address: AgentAddress, stretch: Callable[[float], float] = lambda seconds: seconds
+        self,
+        address: AgentAddress,
+        stretch: Callable[[float], float] = lambda seconds: seconds,
+        lost: Callable[[AgentClient, bool], None] = lambda client, certain: None,
     ) -> None:
         self.address = address
         self._stretch = stretch
+        self._lost = lost
         self._channel = address.channel()
         self._stub = pb_grpc.FaultdStub(self._channel)  # type: ignore[no-untyped-call]
 
@@ -101,6 +106,8 @@ class AgentClient:
                 info = pb.ErrorInfo.FromString(value)
                 return ERRORS.get(info.code, FaultError)(info.what, info.why, info.hint)
         status, details = exc.code(), str(exc.details() or "")
+        if status in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE):
+            self._lost(self, status is grpc.StatusCode.UNAVAILABLE)
         if status is grpc.StatusCode.DEADLINE_EXCEEDED:
             return Unreachable(f"the agent at {self.address.url} did not answer in time", details)
         if status is grpc.StatusCode.UNAVAILABLE and TLS_WORDS.search(details):

@@ -9,68 +9,30 @@ from __future__ import annotations
 
 from datetime import timedelta
 from decimal import Decimal
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from controller.client import AgentAddress
+from controller.experiment_pods import PeersEntry
+from controller.experiment_targets import (
+    Name,
+    NodeEntry,
+    NodeName,
+    PositiveDuration,
+    TargetEntry,
+)
 from controller.records import GroundTruth
 from nodeagent.model.plan import LeaseDuration
 from nodeagent.model.units import Duration, Percent
 
 EXPERIMENT_VERSION = 1
-NAME_PATTERN = r"^[a-z0-9][a-z0-9-]{0,62}$"
 MAX_REPEATS = 100_000
-
-Name = Annotated[str, Field(pattern=NAME_PATTERN)]
-
-
-def _positive(value: timedelta) -> timedelta:
-    if value <= timedelta(0):
-        raise ValueError("must be more than 0s")
-    return value
-
-
-PositiveDuration = Annotated[Duration, AfterValidator(_positive)]
 
 
 class Part(BaseModel):
     """Immutable; an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class NodeEntry(Part):
-    """A node and its agent."""
-
-    agent: str = Field(description="unix:///PATH or tcp://HOST:PORT")
-    zone: str = Field(default="", description="what it shares a fate with; for limits")
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    tls_ca: Path | None = None
-    tls_server_name: str | None = None
-
-    def address(self, default: AgentAddress) -> AgentAddress:
-        """Its address; TLS files not given here are those of the command line."""
-        return AgentAddress(
-            self.agent,
-            self.tls_cert or default.cert,
-            self.tls_key or default.key,
-            self.tls_ca or default.ca,
-            self.tls_server_name or default.server_name,
-        )
-
-
-class TargetEntry(Part):
-    """Something that can be broken: a target on a node, as part of a service."""
-
-    node: Name
-    service: Name = Field(description="the service that it is part of, for limits and blame")
-    target: dict[str, Any] = Field(description="as `faultctl inject` knows it, with its type")
-    kinds: tuple[str, ...] | None = Field(
-        default=None, description="kinds that schedules and noise may use on it; absent: any"
-    )
 
 
 class StageEntry(Part):
@@ -103,6 +65,9 @@ class FaultEntry(Part):
     )
     stage: Name | None = None
     spec: dict[str, Any] = {}
+    to_pods: PeersEntry | None = Field(
+        default=None, description="network kinds on pods: only to these, besides the spec's `to`"
+    )
     mechanism: str | None = None
     acknowledge: tuple[str, ...] = ()
     repeat: RepeatEntry | None = None
@@ -227,7 +192,7 @@ class Experiment(Part):
     early_end: bool = Field(
         default=True, description="end the run when all hold windows of its oracles are over"
     )
-    nodes: dict[Name, NodeEntry] = Field(default={}, max_length=10_000)
+    nodes: dict[NodeName, NodeEntry] = Field(default={}, max_length=10_000)
     targets: dict[Name, TargetEntry] = Field(default={}, max_length=100_000)
     stages: dict[Name, StageEntry] = {}
     faults: dict[Name, FaultEntry] = Field(default={}, max_length=100_000)

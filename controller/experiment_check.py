@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 from pydantic import ValidationError
 
-from controller.experiment import Experiment, NodeEntry
+from controller.experiment import Experiment
 from controller.experiment_parts import PARTS, part_problems
 from controller.experiment_plan import ns, plan_experiment, stage_spans
+from controller.experiment_pods import Found, agent_url
 from controller.experiment_refs import check_references
+from controller.experiment_samples import sample_spec, sample_target
+from controller.experiment_targets import NodeEntry
 from controller.experiment_yaml import Document, Path, Problem, dotted, read_document
+from controller.render import BETWEEN_REASONS
 from controller.run_plan import PlanItem, RunPlan, most_at_once
 from nodeagent.faults import kinds
 from nodeagent.model.errors import FaultError, InvalidSpec
@@ -56,19 +60,34 @@ def load_experiment(
             plan = _checked(document, experiment, for_schedule)
             if plan is not None and not document.problems:
                 return Loaded(experiment, plan, raw)
-    raise InvalidSpec(_headline(document.problems, name), _listed(document.problems))
+    raise InvalidSpec(_headline(document.problems, name), listed(document.problems))
+
+
+def with_found(loaded: Loaded, found: Found) -> Loaded:
+    """The experiment with the pods that its targets came to, checked as a whole again.
+
+    Raises InvalidSpec with every problem and its line.
+    """
+    document = read_document(loaded.raw)
+    plan = plan_experiment(loaded.experiment, found)
+    _whole_plan(document, loaded.experiment, plan)
+    if document.problems:
+        name = loaded.experiment.name
+        raise InvalidSpec(_headline(document.problems, name), listed(document.problems))
+    return replace(loaded, plan=plan)
 
 
 def _headline(problems: list[Problem], name: str) -> str:
     return f"{name} has {len(problems)} problem{'s' if len(problems) != 1 else ''}"
 
 
-def _listed(problems: list[Problem]) -> str:
+def listed(problems: list[Problem]) -> str:
+    """One problem a line, in the order of the file."""
     ordered = sorted(problems, key=lambda p: (p.line, p.path))
     lines = [str(problem) for problem in ordered[:MAX_SHOWN]]
     if len(ordered) > MAX_SHOWN:
         lines.append(f"... and {len(ordered) - MAX_SHOWN} more")
-    return "\n        ".join(lines)
+    return BETWEEN_REASONS.join(lines)
 
 
 def _add_nodes(data: dict[str, Any], nodes: Mapping[str, str]) -> None:
@@ -146,10 +165,14 @@ def _checked(document: Document, experiment: Experiment, for_schedule: bool) -> 
     if document.problems:
         return None
     plan = plan_experiment(experiment)
+    _whole_plan(document, experiment, plan)
+    return plan
+
+
+def _whole_plan(document: Document, experiment: Experiment, plan: RunPlan) -> None:
     _exclusions(document, plan.items)
     check_caps(experiment, plan, document.problem)
     _metastable(document, experiment, plan)
-    return plan
 
 
 def _parts(document: Document, experiment: Experiment) -> None:
@@ -200,13 +223,11 @@ def _fault_kind(document: Document, experiment: Experiment, name: str) -> None:
         document.problem((*here, "kind"), text)
         return
     for target_name in fault.targets:
-        request = FaultRequest(
-            id=_CHECK_ID,
-            kind=fault.kind,
-            target=experiment.targets[target_name].target,
-            spec=fault.spec,
-        )
+        entry = experiment.targets[target_name]
         try:
+            target = entry.target if entry.pods is None else sample_target(kind, entry.pods)
+            spec = sample_spec(kind, fault.spec, fault.to_pods, entry.pods)
+            request = FaultRequest(id=_CHECK_ID, kind=fault.kind, target=target, spec=spec)
             parse_request(kind, request)
         except FaultError as exc:
             part = "spec" if "options" in exc.what else "target"
@@ -236,7 +257,8 @@ def _exclusions(document: Document, items: tuple[PlanItem, ...]) -> None:
 
 def check_caps(experiment: Experiment, plan: RunPlan, problem: Callable[[Path, str], None]) -> None:
     """Reports every cap that the plan would break, with the number that it would reach."""
-    faults = plan.of("fault")
+    # Pods that were not looked up: how many there are, and on which nodes, is not known.
+    faults = [item for item in plan.of("fault") if item.node]
     for what in ("faults", "nodes", "targets"):
         most = getattr(experiment.caps, what)
         reached = most_at_once(faults, what) if most is not None else 0
@@ -256,7 +278,12 @@ def _metastable(document: Document, experiment: Experiment, plan: RunPlan) -> No
             document.problem(("groups", name, "overload"), text)
 
 
-def addresses(experiment: Experiment) -> dict[str, NodeEntry]:
-    """The nodes that the experiment's targets are on."""
+def addresses(experiment: Experiment, plan: RunPlan) -> dict[str, NodeEntry]:
+    """The nodes that the experiment's targets are on, those of its pods as well."""
     used = {target.node for target in experiment.targets.values()}
-    return {name: node for name, node in experiment.nodes.items() if name in used}
+    found = {name: node for name, node in experiment.nodes.items() if name in used}
+    for item in plan.items:
+        known = experiment.nodes.get(item.node)
+        if item.node:
+            found[item.node] = known or NodeEntry(agent=agent_url(item.node), zone=item.zone)
+    return found

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from graphlib import CycleError, TopologicalSorter
+from typing import Any
 
 from controller.experiment import Experiment, FaultEntry, StageEntry
+from controller.experiment_pods import Found, Hit
 from controller.experiment_truth import drawn_truth
 from controller.run_plan import GroupType, PlanChange, PlanItem, RunPlan, sorted_items
 from controller.schedule_core import Place
@@ -42,24 +44,65 @@ def stage_spans(stages: dict[str, StageEntry]) -> dict[str, tuple[int, int]]:
     return spans
 
 
-def plan_experiment(experiment: Experiment) -> RunPlan:
-    """The timeline of an experiment's faults, without noise. Raises InvalidSpec."""
+def plan_experiment(experiment: Experiment, found: Found | None = None) -> RunPlan:
+    """The timeline of an experiment's faults, without noise. Raises InvalidSpec.
+
+    found: the pods of its targets; without it, one item without a node stands for them.
+    """
     spans = stage_spans(experiment.stages)
     items: list[PlanItem] = []
     changes: list[PlanChange] = []
     for name, fault in experiment.faults.items():
         for slot_name, start, end in _occurrences(experiment, name, fault, spans, changes):
-            for target_name in fault.targets:
-                many = len(fault.targets) > 1
-                slot = f"{slot_name}/{target_name}" if many else slot_name
-                items.append(_item(experiment, name, fault, slot, target_name, (start, end)))
+            hits = [
+                hit
+                for target_name in fault.targets
+                for hit in _hits(experiment, name, target_name, found)
+            ]
+            whole = f"{slot_name}/pods" if _on_pods(experiment, fault) and len(hits) > 1 else ""
+            for target_name, hit in hits:
+                slot = _slot(slot_name, fault, target_name, hit)
+                span = (start, end)
+                items.append(_item(experiment, name, fault, slot, (target_name, hit), span, whole))
+    if found is not None:
+        items = [_with_spec(item, found.specs.get(item.name)) for item in items]
     return RunPlan(
         experiment=experiment.name,
         seed=experiment.seed,
         end_ns=ns(experiment.duration),
         items=sorted_items(_ends_together(experiment, items)),
         changes=tuple(changes),
+        cluster=found.cluster if found else "",
+        pods=found.pods if found else (),
     )
+
+
+def _with_spec(item: PlanItem, spec: Mapping[str, Any] | None) -> PlanItem:
+    return item if spec is None else item.model_copy(update={"spec": dict(spec)})
+
+
+def _on_pods(experiment: Experiment, fault: FaultEntry) -> bool:
+    return any(experiment.targets[name].pods is not None for name in fault.targets)
+
+
+def _hits(
+    experiment: Experiment, fault: str, target_name: str, found: Found | None
+) -> list[tuple[str, Hit]]:
+    """What a fault hits of a target: (name of the target, where and what)."""
+    entry = experiment.targets[target_name]
+    if entry.pods is None:
+        zone = experiment.nodes[entry.node].zone
+        return [(target_name, Hit(entry.node, zone, "", entry.target))]
+    if found is None or found.hits is None:
+        asked = entry.pods.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        return [(target_name, Hit("", "", "", {"type": "pods", **asked}))]
+    return [(target_name, hit) for hit in found.hits[fault, target_name]]
+
+
+def _slot(slot_name: str, fault: FaultEntry, target_name: str, hit: Hit) -> str:
+    many = len(fault.targets) > 1 or hit.name
+    parts = [slot_name, target_name if many else "", hit.name]
+    return "/".join(part for part in parts if part)
 
 
 def _occurrences(
@@ -105,25 +148,29 @@ def _item(
     name: str,
     fault: FaultEntry,
     slot: str,
-    target_name: str,
+    on: tuple[str, Hit],
     span: tuple[int, int],
+    whole: str,
 ) -> PlanItem:
-    entry = experiment.targets[target_name]
+    target_name, hit = on
     group, group_type = _group_of(experiment, name)
+    if whole and not group:
+        group, group_type = whole, "pods"
     return PlanItem(
         slot=slot,
         name=name,
-        node=entry.node,
-        zone=experiment.nodes[entry.node].zone,
-        service=entry.service,
-        target_name=target_name,
+        node=hit.node,
+        zone=hit.zone,
+        service=experiment.targets[target_name].service,
+        target_name="/".join(part for part in (target_name, hit.name) if part),
         kind=fault.kind,
-        target=entry.target,
+        target=dict(hit.target),
         spec=fault.spec,
         mechanism=fault.mechanism,
         acknowledge=fault.acknowledge,
         group=group,
         group_type=group_type,
+        whole=whole,
         start_ns=span[0],
         end_ns=span[1],
         to_the_end=fault.duration is None and fault.stage is None and fault.repeat is None,
@@ -153,6 +200,8 @@ def places_of(experiment: Experiment) -> tuple[Place, ...]:
     """
     found: dict[str, Place] = {}
     for entry in experiment.targets.values():
+        if entry.pods is not None:
+            continue  # which kinds a pod takes, and where it is, is known when a run starts
         takes = _kinds_for(str(entry.target.get("type", "")))
         if entry.kinds is not None:
             takes &= frozenset(entry.kinds)

@@ -14,7 +14,8 @@ Reference = tuple[Path, str, str, str]
 def references(e: Experiment) -> Iterator[Reference]:
     """All references, those that hold and those that do not."""
     for name, target in e.targets.items():
-        yield ("targets", name, "node"), target.node, "nodes", "node"
+        if target.pods is None:
+            yield ("targets", name, "node"), target.node, "nodes", "node"
     for name, stage in e.stages.items():
         for other in stage.after:
             yield ("stages", name, "after"), other, "stages", "stage"
@@ -67,6 +68,9 @@ def check_references(document: Document, e: Experiment) -> None:
     for name, fault in e.faults.items():
         if len(set(fault.targets)) != len(fault.targets):
             document.problem(("faults", name, "target"), "a target is there twice")
+    for name in (e.noise.targets or ()) if e.noise else ():
+        if name in e.targets and e.targets[name].pods is not None:
+            document.problem(("noise", "targets"), f"{name!r} is pods: noise does not act on them")
     home: dict[str, str] = {}
     for name, group in e.groups.items():
         for member in group.faults:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import ValidationError
 
-from controller.experiment import TargetEntry
+from controller.experiment_targets import TargetEntry
 from controller.records import GroundTruth
 from nodeagent.faults import kinds
 from nodeagent.model.target import parse_target

@@ -16,8 +16,9 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict
 
-from controller.experiment import Experiment, NoiseEntry, PositiveDuration, TargetEntry
+from controller.experiment import Experiment, NoiseEntry
 from controller.experiment_plan import ns
+from controller.experiment_targets import PositiveDuration, TargetEntry
 from controller.run_plan import PlanChange, PlanItem, RunPlan, sorted_items
 from controller.schedule_draw import Stream
 from nodeagent.faults import kinds

@@ -48,8 +48,17 @@ class NodePort(Protocol):
 class AgentPort:
     """A node's agent over gRPC."""
 
+    url: str
+    """Where it is, as an experiment has it."""
+
     def __init__(self, address: AgentAddress) -> None:
-        self.client = AgentClient(address)
+        self.url = address.url
+        self._client = AgentClient(address)
+
+    @property
+    def client(self) -> AgentClient:
+        """The client of now; ask for it anew for each call."""
+        return self._client
 
     def describe(self) -> tuple[pb.DescribeReply, Facts]:
         """What the node can do."""

@@ -49,7 +49,7 @@ def describe_nodes(
             t_ns=t_ns,
             wall=wall,
             node=name,
-            address=ports[name].client.address.url,
+            address=ports[name].url,
             agent_version=reply.agent_version,
             facts=facts.model_dump(mode="json"),
             kinds={k.kind: {r.mechanism: r.missing for r in k.rungs} for k in reply.kinds},

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from controller.client import AgentAddress
 from controller.clock import boot_id, boottime_ns
 from controller.experiment_plan import ns
+from controller.kube.ways import Ways
 from controller.recorder import Recorder, read_header, read_records
 from controller.records import PLAN_FILE, RunHeader
 from controller.run import View
@@ -18,7 +18,7 @@ from nodeagent.model.errors import Refused
 
 
 def take_over(
-    folder: Path, default: AgentAddress, views: list[View], *, stop_at_once: bool = False
+    folder: Path, ways: Ways, views: list[View], *, stop_at_once: bool = False
 ) -> Outcome:
     """Go on with a run whose controller is gone. Raises Refused if it is not gone, or if the
     run is over."""
@@ -29,8 +29,8 @@ def take_over(
         loaded = experiment_of(folder)
         plan = RunPlan.from_text((folder / PLAN_FILE).read_bytes())
         header = _in_this_boot(header, folder)
-        with open_ports(loaded.experiment, default) as ports:
-            stage = Stage(loaded.experiment, plan, header, ports, recorder, views)
+        with open_ports(loaded.experiment, plan, ways) as ports:
+            stage = Stage(loaded.experiment, plan, header, ports, recorder, views, ways)
             if stop_at_once:
                 stage.runner.interrupt("stop")
             stage.play(resume=folder)

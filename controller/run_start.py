@@ -6,20 +6,24 @@ import platform
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import nodeagent
-from controller.client import AgentAddress, AgentClient
+from controller.client import AgentClient
 from controller.clock import boot_id, boottime_ns, wall
 from controller.experiment import Experiment
 from controller.experiment_check import Loaded, addresses
 from controller.experiment_parts import parse_parts
 from controller.experiment_plan import ns
+from controller.experiment_pods import cluster_node
 from controller.guards import Watch
+from controller.kube.ports import ClusterPort
 from controller.kube.reader import ObjectReader
+from controller.kube.ways import Ways
 from controller.live import names_of
 from controller.load.sampler import LoadSampler
 from controller.probes.measure import Surroundings
@@ -37,12 +41,13 @@ from controller.run_exec import Effects
 from controller.run_finish import Outcome, finish
 from controller.run_measuring import Measuring, Rules, resumed
 from controller.run_plan import RunPlan, fault_id
+from controller.run_pods import check_same
 from controller.run_ports import AgentPort
 from controller.run_preflight import Preview, describe_nodes, preview, refuse
 from controller.run_recover import restore
 from controller.run_signals import interrupts
 from controller.run_state import Action, Settings
-from nodeagent.model.errors import InvalidSpec
+from nodeagent.model.errors import InvalidSpec, Refused
 
 LEAD_NS = 3_000_000_000
 """Between the last check and the first moment of a timeline without a steady state."""
@@ -67,16 +72,27 @@ def new_run_id() -> str:
 
 
 @contextmanager
-def open_ports(experiment: Experiment, default: AgentAddress) -> Iterator[dict[str, AgentPort]]:
-    """Ports to the nodes that the experiment's targets are on."""
+def open_ports(experiment: Experiment, plan: RunPlan, ways: Ways) -> Iterator[dict[str, AgentPort]]:
+    """Ports to the nodes that the experiment's targets are on. Raises Refused when that is
+    another cluster than the plan's."""
     ports: dict[str, AgentPort] = {}
-    try:
-        for name, entry in addresses(experiment).items():
-            ports[name] = AgentPort(entry.address(default))
+    entries = addresses(experiment, plan)
+    within = {name: cluster_node(entry.agent) for name, entry in entries.items()}
+    with ExitStack() as stack:
+        agents: Any = None
+        if any(within.values()):
+            there = stack.enter_context(ways.cluster())
+            agents = there.agents
+            if plan.cluster:
+                check_same(there.cluster, plan.cluster)
+        for name, entry in entries.items():
+            node = within[name]
+            if node is None:
+                ports[name] = AgentPort(entry.address(ways.default))
+            else:
+                ports[name] = ClusterPort(node, agents)
+            stack.callback(ports[name].close)
         yield ports
-    finally:
-        for port in ports.values():
-            port.close()
 
 
 def check_nodes(run: str, plan: RunPlan, ports: Mapping[str, AgentPort]) -> Preview:
@@ -89,14 +105,16 @@ def play_new(
     loaded: Loaded,
     plan: RunPlan,
     options: Options,
-    default: AgentAddress,
+    ways: Ways,
     views: list[View],
     overseer: Callable[[Stage], Overseer] | None = None,
 ) -> Outcome:
     """A new run, with an overseer of the caller's. Raises Unreachable or Refused before anything
     is touched; a fault that is refused later is a record, not an error."""
     experiment, run = loaded.experiment, options.run
-    with open_ports(experiment, default) as ports:
+    if plan.open_targets:
+        raise Refused("the pods of this plan were not looked up", ", ".join(plan.open_targets))
+    with open_ports(experiment, plan, ways) as ports:
         nodes = describe_nodes(ports, lambda: (0, wall()))
         found = preview(run, plan, ports)
         if not options.allow_refused:
@@ -105,7 +123,7 @@ def play_new(
         origin = boottime_ns() + LEAD_NS + steady
         header = _header(loaded, plan, options, run, origin)
         with Recorder.create(options.folder, header, loaded.raw, plan) as recorder:
-            stage = Stage(experiment, plan, header, ports, recorder, views)
+            stage = Stage(experiment, plan, header, ports, recorder, views, ways)
             if overseer is not None:
                 stage.overseers.append(overseer(stage))
             for node in nodes:
@@ -148,6 +166,7 @@ def _write_planned(recorder: Recorder, plan: RunPlan, run: str, now: int) -> Non
                 spec=item.spec,
                 group=item.group,
                 group_type=item.group_type,
+                whole=item.whole,
                 start_ns=item.start_ns,
                 duration_ns=None if item.to_the_end else item.end_ns - item.start_ns,
                 truth=item.truth,
@@ -166,8 +185,9 @@ class Stage:
         ports: Mapping[str, AgentPort],
         recorder: Recorder,
         views: list[View],
+        ways: Ways,
     ) -> None:
-        self.experiment, self.header = experiment, header
+        self.experiment, self.header, self._ways = experiment, header, ways
         self._ports = ports
         settings = Settings(
             run=header.run,
@@ -216,7 +236,8 @@ class Stage:
         found: list[Sampler] = []
         if probes:
             # Objects are read with the user's own kubeconfig, opened when a probe first asks.
-            around = Surroundings(self.client, self.placed, ObjectReader())
+            reader = ObjectReader(self._ways.kubeconfig, self._ways.context)
+            around = Surroundings(self.client, self.placed, reader)
             found.append(ProbeSampler(probes, report, clock, around))
         if loads:
             found.append(LoadSampler(loads, report, clock))

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from controller.experiment import Experiment, TargetEntry
+from controller.experiment import Experiment
+from controller.experiment_targets import TargetEntry
 from controller.run_ports import NodePort
 from controller.schedule import profile_named
 from controller.schedule_core import Place

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from controller import render
-from controller.cli.kube import Reached
 from controller.kube.resolve import Resolved
+from controller.kube.ways import Reached
 from nodeagent.model.plan import Lease
 
 

@@ -11,12 +11,13 @@ from controller import render
 from controller.cli.announced import settled
 from controller.cli.common import fault_data, state_word, target_word
 from controller.cli.inject_cluster import entry_data, ledger
-from controller.cli.kube import Reached, reached, unreachable
+from controller.cli.kube import reached, unreachable
 from controller.kube import act
 from controller.kube.group import Failure, Outcome, find_group, renew_group, revert_group
 from controller.kube.keeper import open_cluster
 from controller.kube.ledger import Entry
 from controller.kube.targets import of_group
+from controller.kube.ways import Reached
 from nodeagent.model.errors import FaultError, InvalidSpec, UnknownFault
 from protos import faultd_pb2 as pb
 

@@ -12,6 +12,7 @@ import click
 from controller import render
 from controller.cli.cluster_verb import cluster_verb
 from controller.cli.common import client, fault_data, output_option, state_word, target_word
+from controller.cli.kube import with_access
 from controller.kube.kinds import cluster_kinds
 from controller.options import schema_of
 from nodeagent.faults import about_calls, kind_named, kinds
@@ -213,12 +214,13 @@ def doctor(ctx: click.Context, purge: bool, output: str) -> None:
 )
 @click.option("--presets", is_flag=True, help="also kinds under names of other tools (khaos:...)")
 @output_option
-def faults(output: str, presets: bool, targets: Path | None) -> None:
+@with_access
+def faults(output: str, presets: bool, targets: Path | None, access: dict[str, Any]) -> None:
     """List the fault kinds, and what the node has for each: + it has, - it lacks."""
     if targets is not None:
         from controller.cli.schedule import show_targets
 
-        show_targets(targets, (), output)
+        show_targets(targets, (), output, access)
         return
     support: dict[str, dict[str, str]] = {}
     with client() as agent:

@@ -15,8 +15,8 @@ import platformdirs
 from controller import render
 from controller.cli.inject_kube import kube_options
 from controller.cli.kube import check_policy
-from controller.cli.kube_ask import asked
 from controller.kube import act, keeper
+from controller.kube.asked import asked
 from controller.kube.client import Cluster
 from controller.kube.collect import Chosen, choose
 from controller.kube.discover import Query

@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from controller.cli.kube import ACCESS, Reached, access_options, check_policy, reached
+from controller.cli.kube import ACCESS, access_options, check_policy, reached
+from controller.kube.ways import Reached
 from controller.options import option_name, spec_from, target_from
 from nodeagent.model.errors import InvalidSpec
 from nodeagent.model.kind import FaultKind
@@ -172,7 +173,7 @@ def _resolved(
 
 def _asked(there: Reached, values: Mapping[str, Any]) -> tuple[Any, Any]:
     """The query to the API server, and the ask that decides over its answer."""
-    from controller.cli.kube_ask import asked
+    from controller.kube.asked import asked
 
     query, ask = asked(there.cluster.namespace, values)
     if ask.names and (ask.how_many or values["pick_seed"]):

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from controller.client import AgentAddress
+from controller.kube.ways import Reached, Ways
 from nodeagent.model.errors import InvalidSpec, Unreachable
 from nodeagent.model.protected import AGENT_NAMESPACE
 
@@ -44,43 +44,15 @@ def with_access(function: F) -> F:
     return whole  # type: ignore[return-value]
 
 
-@dataclass(frozen=True)
-class Reached:
-    """A cluster that is open, and the clients of its agents."""
-
-    cluster: Any
-    agents: Any
-    clients: Any
-
-    def nodes(self) -> list[str]:
-        """Nodes that have an agent."""
-        return sorted(self.agents.pods())
-
-
-@contextmanager
-def reached(values: Mapping[str, Any]) -> Iterator[Reached]:
-    """The cluster that the options name. Raises InvalidSpec, Unreachable or Refused."""
-    # Imported late: no other verb has to wait for the kubernetes package.
-    from controller.kube.agents import SERVER_NAME, Access, Agents
-    from controller.kube.client import Cluster
-    from controller.kube.group import Clients
-    from controller.kube.portforward import forward
-
+def ways(values: Mapping[str, Any]) -> Ways:
+    """How agents are reached, by the options of access and those before the verb."""
     named: AgentAddress = click.get_current_context().find_root().obj
-    tls = {"cert": named.cert, "key": named.key, "ca": named.ca}
-    given = {name: path for name, path in tls.items() if path is not None}
-    if given and len(given) != len(tls):
-        raise InvalidSpec("mutual TLS takes --tls-cert, --tls-key and --tls-ca together")
-    access = Access(
-        namespace=values["agent_namespace"],
-        direct=values["direct"],
-        tls=given or None,
-        server_name=named.server_name or SERVER_NAME,
-        forward=forward,
-    )
-    cluster = Cluster(values["kubeconfig"], values["context"])
-    with Agents(cluster, access) as agents, Clients(agents) as clients:
-        yield Reached(cluster, agents, clients)
+    return Ways(named, **{name: values[name] for name in ACCESS})
+
+
+def reached(values: Mapping[str, Any]) -> AbstractContextManager[Reached]:
+    """The cluster that the options name. Raises InvalidSpec, Unreachable or Refused."""
+    return ways(values).cluster()
 
 
 def check_policy(cluster: Any, file: Path | None, asked: Iterable[tuple[str, str, Any]]) -> None:

@@ -9,7 +9,8 @@ import click
 
 from controller import render
 from controller.cli.common import duration_of
-from controller.cli.run import RUNS, address, node_option, read_experiment, views
+from controller.cli.kube import ways, with_access
+from controller.cli.run import RUNS, node_option, planned, read_experiment, views
 from controller.experiment_plan import ns
 from controller.oracle_control import Control, check
 from controller.oracle_desk import hand_in
@@ -62,6 +63,7 @@ def judge(ctx: click.Context, bundle: Path, output: str) -> None:
     help="for a symptom to show, and for the system to recover",
 )
 @click.option("-o", "--output", type=click.Choice(render.FORMATS), default="table")
+@with_access
 @click.pass_context
 def check_command(ctx: click.Context, /, path: Path, output: str, **values: Any) -> None:
     """The negative control of an experiment's oracles.
@@ -101,6 +103,8 @@ def _played(file: Path, values: dict[str, Any]) -> Path:
     loaded = read_experiment(file, values["nodes"])
     if not loaded.experiment.oracles:
         raise InvalidSpec(f"{file.name} has no oracle", "there is nothing to check")
+    through = ways(values["access"])
+    loaded, _ = planned(loaded, False, through)
     pacing = Pacing(ns(duration_of("--settle", values["settle"])))
     plan = control_plan(loaded.plan, loaded.experiment, pacing)
     run = new_run_id()
@@ -114,7 +118,7 @@ def _played(file: Path, values: dict[str, Any]) -> Path:
         return Player(stage.core, loaded.experiment, pacing, stage.client, submit)
 
     with views(plan) as watching:
-        outcome = play_new(loaded, plan, options, address(), watching, overseer)
+        outcome = play_new(loaded, plan, options, through, watching, overseer)
     if outcome.bundle is None:
         raise Refused("the control was not recorded", f"see {folder}")
     return outcome.bundle

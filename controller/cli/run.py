@@ -13,19 +13,20 @@ from typing import Any
 import click
 
 from controller import render
-from controller.cli.kube import with_access
-from controller.client import AgentAddress
+from controller.cli.kube import ways, with_access
+from controller.cli.show_plan import show_plan
 from controller.experiment import Experiment
 from controller.experiment_check import Loaded, load_experiment
 from controller.experiment_schema import experiment_schema
-from controller.live import LiveView, PlainView, moment
+from controller.kube.ways import Ways
+from controller.live import LiveView, PlainView
 from controller.noise import with_noise
 from controller.run import View
 from controller.run_finish import Outcome
 from controller.run_plan import RunPlan
-from controller.run_preflight import Preview
+from controller.run_pods import with_pods
 from controller.run_resume import take_over
-from controller.run_start import Options, check_nodes, new_run_id, open_ports, play_new
+from controller.run_start import Options, new_run_id, play_new
 from controller.run_when import parse_at, wait_until
 from nodeagent.model.errors import InvalidSpec, Refused
 
@@ -66,12 +67,6 @@ def _read(path: Path) -> bytes:
 def noise_wanted(choice: str, experiment: Experiment) -> bool:
     """`--noise on|off`; by the file when it is not given."""
     return experiment.noise is not None if choice == "file" else choice == "on"
-
-
-def address() -> AgentAddress:
-    """The address, and TLS files, of the command line."""
-    found: AgentAddress = click.get_current_context().find_root().obj
-    return found
 
 
 def _chaos_mesh(file: Path, access: dict[str, Any], values: dict[str, Any]) -> bool:
@@ -135,27 +130,42 @@ def run(file: Path | None, resume: Path | None, access: dict[str, Any], **values
     ctx = click.get_current_context()
     if resume is not None:
         with views() as watching:
-            outcome = take_over(resume, address(), watching)
+            outcome = take_over(resume, ways(access), watching)
         show_outcome(outcome, values["output"])
         ctx.exit(outcome.exit_code)
     if file is None:
         return
     loaded = read_experiment(file, values["nodes"], seed=values["seed"])
     noise = noise_wanted(values["noise"], loaded.experiment)
-    plan = with_noise(loaded.plan, loaded.experiment) if noise else loaded.plan
     if values["plan_only"]:
-        show_plan(loaded.experiment, plan, values["output"], offline=values["offline"])
+        offline = values["offline"]
+        loaded, plan = planned(loaded, noise, None if offline else ways(access))
+        show_plan(loaded.experiment, plan, values["output"], None if offline else ways(access))
         return
     if values["at"] is not None:
+        planned(loaded, noise, ways(access))  # what is wrong is told now, not then
         moment_at = parse_at(values["at"], values["zone"], datetime.now(UTC))
         wait_until(moment_at, lambda line: render.err().print(line, markup=False))
-    ctx.exit(play(loaded, plan, noise, values))
+    ctx.exit(play(loaded, None, noise, values, ways(access)))
 
 
-def play(loaded: Loaded, plan: RunPlan, noise: bool, values: dict[str, Any]) -> int:
-    """As often as asked; the worst exit code."""
-    worst = 0
+def planned(loaded: Loaded, noise: bool, through: Ways | None) -> tuple[Loaded, RunPlan]:
+    """The experiment with the pods that are there now, and its plan with noise; `through` None
+    asks nobody."""
+    if through is not None:
+        loaded = with_pods(loaded, through)
+    return loaded, with_noise(loaded.plan, loaded.experiment) if noise else loaded.plan
+
+
+def play(
+    loaded: Loaded, plan: RunPlan | None, noise: bool, values: dict[str, Any], through: Ways
+) -> int:
+    """As often as asked; the worst exit code. Without a plan it is the experiment's own, made
+    anew each time: its pods may be others by then."""
+    worst, given = 0, plan
     for number in range(1, values["repeat"] + 1):
+        if given is None:
+            loaded, plan = planned(loaded, noise, through)
         name = f"{loaded.experiment.name}-{(run := new_run_id())}"
         options = Options(
             run=run,
@@ -166,7 +176,7 @@ def play(loaded: Loaded, plan: RunPlan, noise: bool, values: dict[str, Any]) -> 
             repeat=number,
         )
         with views(plan) as watching:
-            outcome = play_new(loaded, plan, options, address(), watching)
+            outcome = play_new(loaded, plan or loaded.plan, options, through, watching)
         show_outcome(outcome, values["output"])
         worst = max(worst, outcome.exit_code)
         if outcome.stopped in ("interrupt", "stop"):
@@ -189,64 +199,6 @@ def views(plan: RunPlan | None = None) -> Iterator[list[View]]:
             yield [view]
     else:
         yield [PlainView(console)]
-
-
-# --- what is shown --------------------------------------------------------------------------
-
-
-def show_plan(experiment: Experiment, plan: RunPlan, form: str, *, offline: bool) -> None:
-    """The timeline, and unless `offline` every step on every node and what would be refused."""
-    run, found = new_run_id(), Preview({}, ())
-    if not offline:
-        with open_ports(experiment, address()) as ports:
-            found = check_nodes(run, plan, ports)
-    if form != "table":
-        render.data(plan_data(plan, found), form)
-    else:
-        _plan_lines(plan, found)
-    refused = [r for r in found.refusals if r.item.role == "fault"]
-    if refused:
-        raise type(refused[0].error)(
-            f"{len(refused)} faults would be refused", str(refused[0].error), refused[0].error.hint
-        )
-
-
-def plan_data(plan: RunPlan, found: Preview) -> dict[str, Any]:
-    """The plan as plain data; the same experiment and seed give the same."""
-    return {
-        "experiment": plan.experiment,
-        "seed": plan.seed,
-        "end_ns": plan.end_ns,
-        "faults": [item.model_dump(mode="json") for item in plan.of("fault")],
-        "noise": [item.model_dump(mode="json") for item in plan.of("noise")],
-        "changes": [change.model_dump(mode="json") for change in plan.changes],
-        "steps": {
-            slot: [step.summary() for step in node_plan.steps]
-            for slot, node_plan in sorted(found.plans.items())
-        },
-        "refused": {r.item.slot: str(r.error) for r in found.refusals},
-    }
-
-
-def _plan_lines(plan: RunPlan, found: Preview) -> None:
-    console = render.out()
-    refused = {r.item.slot: str(r.error) for r in found.refusals}
-    for item in plan.items:
-        console.print(
-            f"{moment(item.start_ns)} to {moment(item.end_ns)}  {item.role} {item.slot}: "
-            f"{item.kind} on {item.target_name} ({item.service}) at {item.node}",
-            markup=False,
-        )
-        node_plan = found.plans.get(item.slot)
-        if node_plan is not None:
-            console.print(f"    mechanism: {node_plan.mechanism}", markup=False)
-            for number, step in enumerate(node_plan.steps, 1):
-                console.print(f"    {number}. {step.summary()}", markup=False)
-        if item.slot in refused:
-            console.print(f"    refused: {refused[item.slot]}", markup=False)
-    for change in plan.changes:
-        console.print(f"{change.action} {change.slot}: {change.rule} {change.detail}", markup=False)
-    console.print(f"ends at {moment(plan.end_ns)}  (nothing was touched)", markup=False)
 
 
 def show_outcome(outcome: Outcome, form: str) -> None:

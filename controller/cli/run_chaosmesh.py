@@ -12,7 +12,7 @@ from typing import Any
 
 from controller import render
 from controller.cli.inject_cluster import ledger
-from controller.cli.kube import Reached, reached
+from controller.cli.kube import reached
 from controller.kube import act
 from controller.kube.chaosmesh import Mapped, Unmapped, parse
 from controller.kube.collect import choose
@@ -21,6 +21,7 @@ from controller.kube.kinds import cluster_kinds
 from controller.kube.ledger import Entry
 from controller.kube.resolve import Wanted, resolve_pods
 from controller.kube.targets import group_id
+from controller.kube.ways import Reached
 from controller.options import checked
 from nodeagent.faults import kind_named
 from nodeagent.model.errors import FaultError, Refused

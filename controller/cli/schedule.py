@@ -10,20 +10,21 @@ import click
 import yaml
 
 from controller import render
+from controller.cli.kube import ways, with_access
 from controller.cli.run import (
-    address,
     folder_option,
     node_option,
     noise_option,
     noise_wanted,
     play,
     read_experiment,
-    show_plan,
 )
+from controller.cli.show_plan import show_plan
 from controller.experiment_plan import places_of, plan_schedule
 from controller.live import moment
 from controller.noise import with_noise
 from controller.options import checked
+from controller.run_pods import on_cluster
 from controller.run_start import open_ports
 from controller.schedule import (
     generate,
@@ -86,14 +87,15 @@ def profile_of(value: str | None) -> Profile | None:
 @click.option(
     "--file", "-f", "out", type=click.Path(path_type=Path), help="write it there, not to stdout"
 )
-def generate_command(**values: Any) -> None:
+@with_access
+def generate_command(access: dict[str, Any], **values: Any) -> None:
     """Draw the schedule of a seed: the same bytes every time and everywhere."""
     places = None
     if values["targets"] is not None:
         loaded = read_experiment(values["targets"], values["nodes"], for_schedule=True)
         places = places_of(loaded.experiment)
         if values["viable"]:
-            with open_ports(loaded.experiment, address()) as ports:
+            with open_ports(loaded.experiment, loaded.plan, ways(access)) as ports:
                 places = viable_targets(loaded.experiment, ports).places(places)
     found = generate(
         values["seed"],
@@ -174,7 +176,8 @@ def show(file: Path, plotted: bool, output: str) -> None:
 @folder_option
 @click.option("--allow-refused", is_flag=True, help="start though nodes would refuse some faults")
 @click.option("-o", "--output", type=click.Choice(render.FORMATS), default="table")
-def run_command(file: Path, targets: Path, **values: Any) -> None:
+@with_access
+def run_command(file: Path, targets: Path, access: dict[str, Any], **values: Any) -> None:
     """Play a schedule on the targets of an experiment file."""
     found = _read(file)
     loaded = read_experiment(targets, values["nodes"], for_schedule=True)
@@ -182,10 +185,13 @@ def run_command(file: Path, targets: Path, **values: Any) -> None:
     noise = noise_wanted(values["noise"], loaded.experiment)
     if noise:
         plan = with_noise(plan, loaded.experiment)
+    through = ways(access)
     if values["plan_only"]:
-        show_plan(loaded.experiment, plan, values["output"], offline=values["offline"])
+        asked = None if values["offline"] else through
+        show_plan(loaded.experiment, plan, values["output"], asked)
         return
-    click.get_current_context().exit(play(loaded, plan, noise, {**values, "repeat": 1}))
+    plan = on_cluster(plan, loaded.experiment, through)
+    click.get_current_context().exit(play(loaded, plan, noise, {**values, "repeat": 1}, through))
 
 
 @schedule.command(name="fit")
@@ -212,15 +218,18 @@ def fit_command(incidents: Path, out: Path | None) -> None:
 @click.argument("file", type=click.Path(path_type=Path), metavar="EXPERIMENT")
 @node_option
 @click.option("-o", "--output", type=click.Choice(render.FORMATS), default="table")
-def targets_command(file: Path, nodes: tuple[str, ...], output: str) -> None:
+@with_access
+def targets_command(
+    file: Path, nodes: tuple[str, ...], output: str, access: dict[str, Any]
+) -> None:
     """List every pair of kind and target that could be injected now, and why others cannot."""
-    show_targets(file, nodes, output)
+    show_targets(file, nodes, output, access)
 
 
-def show_targets(file: Path, nodes: tuple[str, ...], output: str) -> None:
+def show_targets(file: Path, nodes: tuple[str, ...], output: str, access: dict[str, Any]) -> None:
     """The same for `faultctl faults --targets`."""
     loaded = read_experiment(file, nodes, for_schedule=True)
-    with open_ports(loaded.experiment, address()) as ports:
+    with open_ports(loaded.experiment, loaded.plan, ways(access)) as ports:
         found = viable_targets(loaded.experiment, ports)
     rows = found.rows()
     if output != "table":

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from controller import render
-from controller.cli.run import RUNS, address, show_outcome, views
+from controller.cli.kube import ways, with_access
+from controller.cli.run import RUNS, show_outcome, views
 from controller.recorder import read_header
 from controller.recorder_lock import is_locked
 from controller.run_commands import Command
@@ -46,8 +48,8 @@ def running(folder: Path | None) -> Path:
     return found[0]
 
 
-def give(folder: Path | None, name: Command) -> None:
-    """Give a command; say what came of it."""
+def give(folder: Path | None, name: Command, access: dict[str, Any] | None = None) -> None:
+    """Give a command; say what came of it. access: for `stop`, which can need the nodes."""
     where = running(folder)
     if is_over(where):
         code = "ended"
@@ -55,20 +57,21 @@ def give(folder: Path | None, name: Command) -> None:
         code = send(where, name)
     else:
         code = "not-started" if name != "stop" else ""
-    if code:
+    if code or access is None:
         render.out().print(f"{where}: {code}, {_WORDS.get(code, code)}", markup=False)
         return
     # Its controller is gone: take the run over only to end it.
     with views() as watching:
-        outcome = take_over(where, address(), watching, stop_at_once=True)
+        outcome = take_over(where, ways(access), watching, stop_at_once=True)
     show_outcome(outcome, "table")
 
 
 @click.command()
 @folder_argument
-def stop(folder: Path | None) -> None:
+@with_access
+def stop(folder: Path | None, access: dict[str, Any]) -> None:
     """End a run now and take everything back, also when its controller has died."""
-    give(folder, "stop")
+    give(folder, "stop", access)
 
 
 @click.command()

@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_kube_inject import World, _world, uid, world  # noqa: F401 - fixtures
 
-from controller.cli.kube import Reached
 from controller.cli.main import run
 from controller.cli.run_chaosmesh import Play
 from controller.kube.agents import Access, Agents
@@ -28,6 +27,7 @@ from controller.kube.discover import Query
 from controller.kube.group import Clients
 from controller.kube.kinds import cluster_kinds
 from controller.kube.select import Ask
+from controller.kube.ways import Reached
 from controller.options import checked
 from nodeagent.faults import kind_named
 from nodeagent.model.errors import InvalidSpec, Refused

@@ -17,10 +17,10 @@ from agent_kit import KitBinder, NoWard, Served
 from core_kit import FakeKernel, SetValue
 from fake_api import FakeApi, fake_api
 
-from controller.cli import inject_kube, kube_ask
+from controller.cli import inject_kube
 from controller.cli.main import run
+from controller.kube import asked, herald
 from controller.kube import client as client_module
-from controller.kube import herald
 from controller.kube.client import Cluster
 from controller.kube.discover import Query
 from controller.kube.resolve import Wanted, resolve_pods
@@ -332,12 +332,12 @@ def test_the_far_ends_selector_is_its_own(given: str, found: str) -> None:
 
 
 def test_pods_are_named_with_or_without_their_namespace() -> None:
-    assert kube_ask.pod_names(("a", "x/b", "a"), None, "d") == ("x", ("a", "b"))
-    assert kube_ask.pod_names(("a",), None, "d") == ("d", ("a",))
-    assert kube_ask.pod_names((), "n", "d") == ("n", ())
+    assert asked.pod_names(("a", "x/b", "a"), None, "d") == ("x", ("a", "b"))
+    assert asked.pod_names(("a",), None, "d") == ("d", ("a",))
+    assert asked.pod_names((), "n", "d") == ("n", ())
     for bad in ("/a", "x/", "a/b/c", ""):
         with pytest.raises(InvalidSpec):
-            kube_ask.pod_names((bad,), None, "d")
+            asked.pod_names((bad,), None, "d")
 
 
 def test_two_users_at_once_on_one_pod(world: World, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from run_sim import S, item, plan_of
 
-from controller.experiment import Experiment, TargetEntry
+from controller.experiment import Experiment
+from controller.experiment_targets import TargetEntry
 from controller.noise import (
     CYCLE_NS,
     LIFE_NS,

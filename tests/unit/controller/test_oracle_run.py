@@ -19,6 +19,7 @@ from run_sim import SimNode, _Port
 from controller.bundle import open_bundle
 from controller.clock import boot_id, boottime_ns
 from controller.experiment_check import load_experiment
+from controller.kube.ways import Ways
 from controller.oracle_desk import hand_in
 from controller.recorder import Recorder
 from controller.records import FaultArmed, Record
@@ -203,7 +204,7 @@ def play(tmp_path: Path, operator: Callable[[World], None]) -> Outcome:
         head = header(boot_id=boot_id(), origin_boottime_ns=boottime_ns() + 2 * S)
         with Recorder.create(folder, head, loaded.raw, loaded.plan) as recorder:
             ports: Any = {"n1": _Port(node)}
-            stage = Stage(loaded.experiment, loaded.plan, head, ports, recorder, [nature])
+            stage = Stage(loaded.experiment, loaded.plan, head, ports, recorder, [nature], Ways())
             _write_planned(recorder, loaded.plan, head.run, stage.runner.now())
             if operator is kills_the_agent:
                 stage.core.settings = stage.core.settings.__class__(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner
 from rich.console import Console
 from run_sim import MS, Drive, S, SimNode, _Port, item, plan_of
@@ -326,9 +327,15 @@ def test_example_file_of_the_page_is_valid() -> None:
     """CASES 157: what the documentation shows works."""
     page = (ROOT / "docs/experiments.md").read_text()
     found = re.findall(r"```yaml\n(.*?)```", page, re.S)
-    assert len(found) == 1
+    assert len(found) == 2
     loaded = load_experiment(found[0].encode(), "docs/experiments.md")
     assert [i.slot for i in loaded.plan.items] == ["bad-sectors"]
+    whole, pods = yaml.safe_load(found[0]), yaml.safe_load(found[1])
+    for room in pods:
+        whole[room] |= pods[room]
+    whole["faults"]["bad-sectors"]["target"] = "table"
+    loaded = load_experiment(yaml.safe_dump(whole).encode(), "docs/experiments.md")
+    assert loaded.plan.open_targets == ("table",)
 
 
 @pytest.mark.parametrize("page", ["experiments.md", "schedules.md"])
