@@ -150,7 +150,8 @@ class KillBackend(_Unit):
 
     def status(self, step: UnitKill, prior: Prior, peers: Sequence[Peer]) -> Status:
         found = self.status_of(prior)
-        return Status.OURS if step.key() in self._rounds and found is Status.PRIOR else found
+        # Whatever became of the unit: the rounds must end with the fault.
+        return found if step.key() not in self._rounds else Status.OURS
 
     def apply(self, fault_id: str, step: UnitKill, prior: Prior, peers: Sequence[Peer]) -> Outcome:
         if step.key() not in self._rounds:

@@ -161,6 +161,20 @@ def test_rounds_leave_a_unit_that_is_down_alone(systemd: Systemd) -> None:
     assert systemd.calls == ["kill db.service"]
 
 
+def test_rounds_end_with_the_fault_though_the_unit_was_removed(systemd: Systemd) -> None:
+    """When it is installed again nobody may kill it."""
+    step, backend = UnitKill(unit="db.service", signal="TERM", every_ms=3_600_000), KillBackend()
+    prior = backend.observe("f", step, ())
+    backend.apply("f", step, prior, ())
+    rounds = backend._rounds[step.key()]
+    del systemd.states["db.service"]
+    assert backend.status(step, prior, ()) is Status.OURS
+    backend.undo("f", step, prior, ())
+    assert rounds._thread is not None
+    assert not rounds._thread.is_alive()
+    assert backend.status(step, prior, ()) is Status.GONE
+
+
 @pytest.mark.parametrize(
     ("cgroup", "unit"),
     [
