@@ -29,6 +29,12 @@ class _Watch:
     """Whether descendants are still there."""
 
 
+def _has_ended(pidfd: int) -> bool:
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(0))
+
+
 class PidWatch:
     """Processes of armed faults; `tell` is called from the watch's own thread."""
 
@@ -75,16 +81,19 @@ class PidWatch:
         assert self._epoll is not None  # noqa: S101 - set before the thread starts
         while True:
             ended = self._epoll.poll(PAUSE_S if self._orphans else None)
-            with self._lock:
-                for fd, _ in ended:
-                    watch = self._watches.pop(fd, None)
-                    if watch is not None:
-                        os.close(fd)
-                        self._orphans.append(watch)
-                over = [w for w in self._orphans if not (w.scope.tree and w.left())]
-                self._orphans = [w for w in self._orphans if w not in over]
-            for watch in over:
-                self._say(watch)
+            self._say_ended([fd for fd, _ in ended])
+
+    def _say_ended(self, fds: list[int]) -> None:
+        with self._lock:
+            for fd in fds:
+                # Its number may be a later watch's by now: only a pidfd itself says who ended.
+                if fd in self._watches and _has_ended(fd):
+                    self._orphans.append(self._watches.pop(fd))
+                    os.close(fd)
+            over = [w for w in self._orphans if not (w.scope.tree and w.left())]
+            self._orphans = [w for w in self._orphans if w not in over]
+        for watch in over:
+            self._say(watch)
 
     def _say(self, watch: _Watch) -> None:
         assert self._tell is not None  # noqa: S101 - nothing is watched without

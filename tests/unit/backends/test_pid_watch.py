@@ -81,3 +81,18 @@ def test_a_pid_that_is_another_ones_by_now_is_refused(process: subprocess.Popen[
 
 def scope_of_gone(pid: int) -> PidScope:
     return PidScope(pid=pid, start_ticks=1)
+
+
+def test_a_descriptor_that_is_another_processes_by_now_says_nothing_of_it(
+    process: subprocess.Popen[bytes],
+) -> None:
+    """One that had ended was given up between the wake-up and the look, and its number used."""
+    heard = Heard()
+    watch = PidWatch(heard, Node())
+    watch.add("f-2", scope_of(process), lambda: True)
+    (fd,) = watch._watches
+    watch._say_ended([fd])
+    assert heard.events == []
+    assert watch.knows(scope_of(process))
+    process.kill()
+    assert heard.one.wait(WAIT_S)
