@@ -95,11 +95,13 @@ class ConntrackBackend:
         return {"count": count, "max": most, "drop": dropped, "early_drop": thrown_out}
 
     def status(self, step: ConntrackFill, prior: Prior, peers: Sequence[Peer]) -> Status:
-        """OURS with any entry of ours."""
+        """OURS with any entry of ours, and while a thread of this agent makes new ones."""
         with opened(step.netns) as link:
             if link is None:
                 self._keepers.pop(step.fault, None)  # it has ended by itself
                 return Status.GONE
+            if step.fault in self._keepers:
+                return Status.OURS
             if any(_is_there(link, i) for i in _sample(prior["max"])):
                 return Status.OURS
             return Status.OURS if ours(link) else Status.PRIOR

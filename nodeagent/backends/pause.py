@@ -47,7 +47,8 @@ class _Pausing:
         self._pulses: dict[str, Pulse] = {}
 
     def _start(self, key: str, step: Any, on: Callable[[], bool], off: Callable[[], bool]) -> None:
-        if step.off_ms and key not in self._pulses:
+        known = self._pulses.get(key)  # of an earlier fault, when it has ended by itself
+        if step.off_ms and not (known and known.running):
             self._pulses[key] = Pulse(on, off, (step.on_ms, step.off_ms))
 
     def _stop(self, key: str) -> None:

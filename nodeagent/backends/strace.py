@@ -141,7 +141,7 @@ class StraceBackend:
     def apply(
         self, fault_id: str, step: StraceInject, prior: Prior, peers: Sequence[Peer]
     ) -> Outcome:
-        if step.key() in self._tracers:
+        if self.status(step, prior, peers) is Status.OURS:
             return {}
         what = f"process {step.scope.pid} is not traced"
         pids = descendants(self._node, step.scope.pid)

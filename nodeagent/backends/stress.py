@@ -143,7 +143,8 @@ class StressBackend:
 
     def status(self, step: StressRun, prior: Prior, peers: Sequence[Peer]) -> Status:
         there = Home(step).exists() or self._scratch(step).exists()
-        return Status.OURS if there else Status.PRIOR
+        # One that is to be started again comes back, though somebody has cleared it away.
+        return Status.OURS if there or step.key() in self._keepers else Status.PRIOR
 
     # --- start ------------------------------------------------------------------
 
