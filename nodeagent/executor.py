@@ -126,13 +126,12 @@ class Executor:
 
     @staticmethod
     def _same(existing: FaultRow, digest: str) -> FaultRow:
+        why = "another fault with this id is in the journal"
         if existing.digest == digest:
-            return existing
-        raise Conflict(
-            f"the id {existing.id} is taken",
-            "another fault with this id is in the journal",
-            "choose another --id",
-        )
+            if existing.state in LIVING:
+                return existing
+            why = f"the fault is {existing.state} ({existing.end_reason})"
+        raise Conflict(f"the id {existing.id} is taken", why, "choose another --id")
 
     def _check_wanted(self, fault_id: str, wanted: Callable[[], bool]) -> None:
         if self.before_begin is not None:

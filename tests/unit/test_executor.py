@@ -164,6 +164,23 @@ def test_the_same_id_and_digest_again_is_the_fault_that_is_there(core: Core) -> 
     assert core.kernel.calls == []
 
 
+def test_the_same_id_again_after_its_end_is_no_success(core: Core) -> None:
+    """Nothing is armed: who gets the old fault as an answer takes it for the new one."""
+    one = core.apply("f-1", SetValue(name="a", value="x"))
+    asked = request("f-1", SetValue(name="a", value="x"))
+    core.executor.revert("f-1")
+    with pytest.raises(Conflict, match=r"taken: .* is ended \(reverted\)"):
+        core.executor.apply(asked, Lease(), one.digest)
+    core.apply("f-2", SetValue(name="b", value="x"))
+    core.kernel.put("b", "foreign")
+    with pytest.raises(FaultError):
+        core.executor.revert("f-2")
+    with pytest.raises(Conflict, match="is reverting"):
+        core.executor.apply(
+            request("f-2", SetValue(name="b", value="x")), Lease(), core.journal.fault("f-2").digest
+        )
+
+
 def test_the_same_id_for_something_else_is_refused(core: Core) -> None:
     core.apply("f-1", SetValue(name="a", value="x"))
     with pytest.raises(Conflict, match="taken"):
