@@ -70,9 +70,10 @@ class _Unit:
 
     @staticmethod
     def start_again(prior: Prior) -> None:
-        """The unit first, then what had gone with it. Raises BackendError."""
-        unit, wakes = prior["unit"], prior["wakes"]
+        """The unit first, then what had gone with it and still exists. Raises BackendError."""
+        unit = prior["unit"]
         states = active_states((unit, *prior["others"]))
+        wakes = [name for name in prior["wakes"] if name in states]
         failed = [name for name, state in states.items() if state == "failed"]
         if failed:  # one that was killed too often may not be started (StartLimitBurst)
             systemctl("reset-failed", "--", *failed)
@@ -81,8 +82,9 @@ class _Unit:
             systemctl("stop", "--", unit, timeout=JOB_S)
             systemctl("start", "--", *wakes, timeout=JOB_S)
         systemctl("start", "--", unit, timeout=JOB_S)
-        targets = [name for name in prior["others"] if name.endswith(".target")]
-        others = [name for name in prior["others"] if name not in (*targets, *wakes)]
+        there = [name for name in prior["others"] if name in states]
+        targets = [name for name in there if name.endswith(".target")]
+        others = [name for name in there if name not in (*targets, *wakes)]
         if others:
             systemctl("start", "--", *others, timeout=JOB_S)
         if targets:  # without what they want, which may have been down

@@ -61,14 +61,16 @@ def show(unit: str, *names: str) -> dict[str, str]:
 
 
 def active_states(units: tuple[str, ...]) -> dict[str, str]:
-    """ActiveState of each unit by name; one call, whatever their number."""
+    """ActiveState of each unit that there is, by name; one call, whatever their number."""
     if not units:
         return {}
-    text = systemctl("show", "--property=Id,ActiveState", "--", *units)
+    text = systemctl("show", "--property=Id,ActiveState,LoadState", "--", *units)
     found: dict[str, str] = {}
     for block in text.split("\n\n"):
         values = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
-        if values:
+        # Asked for one that does not exist, systemd makes up an inactive one.
+        gone = values.get("LoadState") == "not-found" and values.get("ActiveState") == "inactive"
+        if values and not gone:
             found[values["Id"]] = values["ActiveState"]
     return found
 

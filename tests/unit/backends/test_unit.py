@@ -8,6 +8,7 @@ import pytest
 
 from nodeagent.backends import unit as module
 from nodeagent.backends.unit import KillBackend, StopBackend
+from nodeagent.bind import systemd as bind_systemd
 from nodeagent.bind.systemd import service_in
 from nodeagent.model.errors import BackendError, Refused
 from nodeagent.model.steps import Status
@@ -34,13 +35,15 @@ class Systemd:
         return {n: self.relations.get((unit, n), known.get(n, "")) for n in names or tuple(known)}
 
     def active_states(self, units: tuple[str, ...]) -> dict[str, str]:
-        return {unit: self.states.get(unit, "inactive") for unit in units}
+        return {unit: self.states[unit] for unit in units if unit in self.states}
 
     def systemctl(self, *words: str, timeout: float = 0) -> str:
         verb, names = words[0], words[words.index("--") + 1 :]
         self.calls.append(" ".join([verb, *names]))
         for name in names:
             if verb == "start":
+                if name not in self.states:
+                    raise BackendError(f"Unit {name} not found.")
                 served = name.replace(".socket", ".service")
                 assert name == served or self.states[served] != "active", "core/socket.c"
                 assert self.states[name] != "failed", "StartLimitBurst: reset it first"
@@ -54,7 +57,8 @@ class Systemd:
         return ""
 
     def _stop(self, name: str) -> None:
-        self.states[name] = "inactive"
+        if name in self.states:
+            self.states[name] = "inactive"
         for relation in ("RequiredBy", "BoundBy", "ConsistsOf"):
             for other in self.relations.get((name, relation), "").split():
                 self._stop(other)
@@ -111,6 +115,21 @@ def test_a_unit_that_was_removed_is_gone(systemd: Systemd) -> None:
     prior = StopBackend().observe("f", STEP, ())
     del systemd.states["db.service"]
     assert StopBackend().status(STEP, prior, ()) is Status.GONE
+
+
+@pytest.mark.parametrize("other", ["web.service", "db.socket"])
+def test_a_unit_that_was_removed_meanwhile_keeps_no_other_down(
+    systemd: Systemd, other: str
+) -> None:
+    """What goes with a unit, or wakes it, may have been uninstalled since."""
+    prior = StopBackend().observe("f", STEP, ())
+    assert other in prior["others"]
+    StopBackend().apply("f", STEP, prior, ())
+    del systemd.states[other]
+    assert StopBackend().status(STEP, prior, ()) is Status.OURS
+    StopBackend().undo("f", STEP, prior, ())
+    assert systemd.states["db.service"] == "active"
+    assert StopBackend().status(STEP, prior, ()) is Status.PRIOR
 
 
 def test_on_a_node_that_goes_down_nothing_is_put_back(systemd: Systemd) -> None:
@@ -190,3 +209,23 @@ def test_rounds_end_with_the_fault_though_the_unit_was_removed(systemd: Systemd)
 )
 def test_the_service_of_a_cgroup(cgroup: str, unit: str) -> None:
     assert service_in(cgroup) == unit
+
+
+def test_states_are_those_of_units_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one that was removed while it runs there is still something to say."""
+    said = """\
+Id=db.service
+LoadState=loaded
+ActiveState=inactive
+
+Id=gone.service
+LoadState=not-found
+ActiveState=inactive
+
+Id=orphan.service
+LoadState=not-found
+ActiveState=active
+"""
+    monkeypatch.setattr(bind_systemd, "systemctl", lambda *words: said)
+    states = bind_systemd.active_states(("db.service", "gone.service", "orphan.service"))
+    assert states == {"db.service": "inactive", "orphan.service": "active"}
