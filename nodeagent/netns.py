@@ -8,6 +8,7 @@ the cookie decides, since the number may be used again afterwards (net_namespace
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import re
 import threading
@@ -22,6 +23,7 @@ from nodeagent.netlink import Netlink
 
 CLONE_NEWNET = 0x40000000
 PLACES = (Path("/run/netns"), Path("/run/docker/netns"))
+SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN)
 _STACK = 256 * 1024  # bytes; the guardian's memory is locked, and so are its threads' stacks
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _STACK_LOCK = threading.Lock()
@@ -80,6 +82,12 @@ def refer(path: str) -> NetnsRef:
         return NetnsRef(cookie=link.cookie(), inode=os.stat(path).st_ino, path=path)
 
 
+def _refuse_to_guess(exc: OSError) -> None:
+    """One that we have no means to look at is not gone: a fault in it would stay for good."""
+    if exc.errno in SCARCE:
+        raise exc
+
+
 @contextmanager
 def entered(ref: NetnsRef) -> Iterator[Netlink | None]:
     """A socket in the namespace, wherever it is found now; None when it is gone."""
@@ -95,7 +103,8 @@ def _find(ref: NetnsRef) -> Netlink | None:
     for path in _paths(ref):
         try:
             link = open_netlink(path)
-        except OSError:
+        except OSError as exc:
+            _refuse_to_guess(exc)
             continue  # it ended while we looked, or is a name of something else
         if link.cookie() == ref.cookie:
             return link
@@ -109,7 +118,8 @@ def within(ref: NetnsRef, work: Callable[[], T]) -> T | None:
     def enter(path: str) -> tuple[bool, T | None]:
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
+        except OSError as exc:
+            _refuse_to_guess(exc)
             return False, None  # it ended while we looked
         try:
             if os.fstat(fd).st_ino != ref.inode:
@@ -138,7 +148,8 @@ def _paths(ref: NetnsRef) -> Iterator[str]:
         seen.add(path)
         try:
             inode = os.stat(path).st_ino
-        except OSError:
+        except OSError as exc:
+            _refuse_to_guess(exc)
             continue  # it ended while we looked
         if inode == ref.inode:
             yield path
@@ -162,7 +173,8 @@ def _mounted(inode: int) -> Iterator[str]:
     for pid in ("self", "1"):
         try:
             lines = Path(f"/proc/{pid}/mountinfo").read_text(encoding="utf-8").splitlines()
-        except OSError:
+        except OSError as exc:
+            _refuse_to_guess(exc)
             continue
         for line in lines:
             match = _NSFS.search(line)
@@ -175,7 +187,8 @@ def _held_by(pid: str, inode: int) -> Iterator[str]:
     for folder, leaf in ((f"/proc/{pid}/task", "/ns/net"), (f"/proc/{pid}/fd", "")):
         try:
             names = os.listdir(folder)
-        except OSError:
+        except OSError as exc:
+            _refuse_to_guess(exc)
             continue
         for name in names:
             path = f"{folder}/{name}{leaf}"
