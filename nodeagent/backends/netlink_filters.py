@@ -135,7 +135,7 @@ class FilterBackend:
             left = show(link, step.ifindex)
             if left is None or prior["clsact"] or left.qdisc is None or not left.empty:
                 return
-            keep_txqlen(link, step.ifindex, prior)
+            keep_txqlen(link, step.ifindex, prior, left.link.txqlen)
             crashpoint("net:txqlen")
             send(link, tc.delete_clsact(step.ifindex))
 

@@ -15,6 +15,9 @@ from nodeagent.netlink import Netlink
 FIRST_PRIO = 64
 """Where nothing else filters: low enough to come first, with room before it."""
 
+KERNELS_TXQLEN = 1000
+"""DEFAULT_TX_QUEUE_LEN, include/net/pkt_sched.h."""
+
 
 def refuse_occupied(shown: Shown, step: TcFilters) -> None:
     """What leaves no room for filters beside it. Raises Refused naming it."""
@@ -50,7 +53,10 @@ def free_prio(shown: Shown, step: TcFilters) -> int:
     )
 
 
-def keep_txqlen(link: Netlink, ifindex: int, prior: Prior) -> None:
-    """With any qdisc the kernel gives a device of queue length 0 another one (qdisc_create)."""
-    if prior["txqlen"] == 0:
+def keep_txqlen(link: Netlink, ifindex: int, prior: Prior, now: int = KERNELS_TXQLEN) -> None:
+    """With any qdisc the kernel gives a device of queue length 0 another one (qdisc_create).
+
+    now: its length; any other than the kernel's is somebody else's by now, and stays.
+    """
+    if prior["txqlen"] == 0 and now == KERNELS_TXQLEN:
         link.request(net_link.set_txqlen(ifindex, 0))
