@@ -22,7 +22,7 @@ from nodeagent.executor_parts import Node
 from nodeagent.facts import load_modules, read_facts
 from nodeagent.journal import Journal
 from nodeagent.model.bpf import Wanted
-from nodeagent.model.errors import FaultError, Refused
+from nodeagent.model.errors import BackendError, FaultError, Refused
 from nodeagent.model.evidence import Evidence, NodeEvent
 from nodeagent.model.exposure import Exposure
 from nodeagent.model.facts import Facts
@@ -30,7 +30,7 @@ from nodeagent.model.plan import FaultRequest, Lease, Plan
 from nodeagent.model.record import EndReason, FaultRow, FaultState
 from nodeagent.policyfile import PolicyFile
 from nodeagent.reactor import Reactor
-from nodeagent.revert import StepResult, peers_of
+from nodeagent.revert import Reverter, StepResult, peers_of
 from nodeagent.statedir import MutationLock, OwnerLock, open_state_dir
 from nodeagent.ward import Ward
 from nodeagent.watcher import LeaseKeeper, collect
@@ -67,7 +67,7 @@ class Agent:
         self.journal = Journal(state_dir)
         self._lock = MutationLock(state_dir)
         with self._lock.held():
-            self.epoch = self.journal.next_epoch()
+            self.epoch = self._take_over(state_dir)
             self.node_id = self._node_id()
             sweep_probes()
         self.policy = PolicyFile(config.policy) if config.policy else None
@@ -96,6 +96,18 @@ class Agent:
         """What the last look for residue has found."""
         self._reactor = Reactor(self.executor, self.journal, self.evidence)
         self._leases = LeaseKeeper(self.executor, self.journal)
+
+    def _take_over(self, state_dir: Path) -> int:
+        """The new epoch. A disk that a fault of ours has filled has no room for it: then first
+        everything is taken back, which needs none. No agent lives that could hold parts of it.
+        """
+        try:
+            return self.journal.next_epoch()
+        except BackendError:
+            runtime = Runtime(state_dir, self.journal.meta("node_id") or "")
+            reverter = Reverter(self.journal, load_backends(runtime), live_epoch=None)
+            reverter.revert_all(EndReason.AGENT_LOST, self.journal.epoch())
+            return self.journal.next_epoch()
 
     def _node_id(self) -> str:
         known = self.journal.meta("node_id")

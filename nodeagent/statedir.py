@@ -147,8 +147,9 @@ class OwnerLock:
                         "stop it first: faultctl agent stop; or choose another --state-dir",
                     ) from None
                 time.sleep(0.05)
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode("ascii"), 0)
+        pid = f"{os.getpid()}\n".encode("ascii")
+        with suppress(OSError):  # a full disk: nobody is told our pid, and that is all
+            os.ftruncate(self._fd, os.pwrite(self._fd, pid, 0))
 
     def close(self) -> None:
         """Let another agent in."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -241,3 +245,63 @@ def test_residue_is_told_and_goes_when_that_is_asked_for(monkeypatch: pytest.Mon
             found = [one for one in examine(node.agent, purge=purge) if one.severity == "residue"]
             assert [(one.what, one.removed) for one in found] == [("a", purge)]
             assert node.kernel.get("a") == left
+
+
+FULL = """
+import os, pathlib, sys
+import pytest
+from agent_kit import *
+from core_kit import *
+home = pathlib.Path(sys.argv[1])
+state = home / "small"
+ballast = state / "ballast"
+
+class Filled(FakeKernel):
+    '''The way back of the fault on `a` frees the disk of the state directory.'''
+    def put(self, name, value):
+        super().put(name, value)
+        if (name, value) == ("a", "a0"):
+            ballast.unlink(missing_ok=True)
+
+def fill():
+    with ballast.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError as exc:
+            print("full", exc.errno, flush=True)
+
+with pytest.MonkeyPatch.context() as patch, small_node(patch) as (_, kernel):
+    kernel = Filled(home / "kernel.json")
+    patch.setattr(agent_module, "load_backends", lambda runtime: core_kit.registry(kernel))
+    agent = Agent(AgentConfig(state_dir=state / "state", modprobe=False))
+    print("left", agent.start(), kernel.get("a"), ballast.exists(), flush=True)
+    if sys.argv[2] == "inject":
+        asked = request("f-1", SetOnDisk(name="a", value="x"))
+        print(agent.apply(asked, Lease(), agent.plan(asked).digest).state.value)
+        fill()
+        os._exit(9)
+    print([(f.id, f.state.value) for f in agent.journal.faults()], flush=True)
+    agent.close()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
+def test_a_fault_that_fills_the_agents_own_disk_is_taken_back_by_the_next_one(
+    tmp_path: Path,
+) -> None:
+    """Both agent and guardian are gone: the next agent has no room to take the node over."""
+    mount = tmp_path / "small"
+    mount.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", mount]).returncode:
+        pytest.skip("tmpfs cannot be mounted here")
+    FakeKernel(tmp_path / "kernel.json").put("a", "a0")
+    argv = [sys.executable, "-c", FULL, str(tmp_path)]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    try:
+        first = subprocess.run([*argv, "inject"], capture_output=True, text=True, env=env)
+        assert first.stdout.splitlines() == ["left [] a0 False", "armed", "full 28"]
+        second = subprocess.run([*argv, "look"], capture_output=True, text=True, env=env)
+    finally:
+        subprocess.run(["umount", "-l", mount], check=True)
+    assert second.stdout.splitlines() == ["left [] a0 False", "[('f-1', 'ended')]"], second.stderr
