@@ -133,7 +133,7 @@ def test_a_fault_from_a_users_machine_through_the_api_server(installed: Cluster)
     assert not reads(node, BAD)
     assert reads(node, BAD - 1)
     assert reads(node, BAD + SECTORS)
-    assert armed_on(installed) == {"slice": "armed"}
+    assert armed_on(installed) == {"slice-1": "armed"}
     installed.faultctl("revert", "--cluster", "slice")
     assert reads(node, BAD)
     assert armed_on(installed) == {}
@@ -144,7 +144,7 @@ def test_what_would_end_an_agent_is_refused_while_a_fault_is_armed(installed: Cl
     for verb in ("upgrade", "uninstall"):
         done = installed.faultctl("deploy", verb, check=False)
         assert done.returncode == 3, done.stderr
-        assert "held on node-a" in done.stderr
+        assert "held-1 on node-a" in done.stderr
     assert not reads(installed.node(NODE), BAD)
     installed.faultctl("revert", "--cluster", "held")
 
@@ -170,7 +170,7 @@ def test_an_agent_that_is_deleted_by_force_leaves_no_fault(installed: Cluster) -
     )
     shown = json.loads(installed.faultctl("ls", "--cluster", "--all", "-o", "json").stdout)
     ends = {one["id"]: one["end_reason"] for one in shown}
-    assert ends["orphan"] == "agent-lost"
+    assert ends["orphan-1"] == "agent-lost"
 
 
 def test_a_power_cut_in_mid_fault_leaves_the_node_clean(installed: Cluster) -> None:
@@ -188,7 +188,7 @@ def test_a_power_cut_in_mid_fault_leaves_the_node_clean(installed: Cluster) -> N
     )
     shown = json.loads(installed.faultctl("ls", "--cluster", "--all", "-o", "json").stdout)
     ends = {one["id"]: one["end_reason"] for one in shown}
-    assert ends["cut"] == "rebooted"
+    assert ends["cut-1"] == "rebooted"
     assert reads(node, BAD)
 
 

@@ -116,7 +116,7 @@ def test_a_second_session_beside_the_first(node: Callable[..., Node]) -> None:
 
 def test_only_forwarded_ports(node: Callable[..., Node]) -> None:
     one = node("debian-13")
-    server = one.spawn("socat TCP-LISTEN:7443,reuseaddr SYSTEM:'echo hello'", "/tmp/socat.log")
+    server = one.spawn("socat TCP-LISTEN:7443,reuseaddr,fork SYSTEM:'echo hello'", "/tmp/socat.log")
     end = one.deadline(10)
     got = b""
     while not got and time.monotonic() < end:
@@ -209,7 +209,7 @@ def test_an_unexpected_skip_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "expect.py").write_text((here / "expect.py").read_text() + known)
     (tmp_path / "test_skips.py").write_text(SKIPPERS)
     argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", os.devnull]
-    env = {**os.environ, "PYTHONPATH": str(here.parents[1])}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here.parents[1]), str(here)])}
     done = subprocess.run(
         [*argv, f"--rootdir={tmp_path}", str(tmp_path)], capture_output=True, text=True, env=env
     )
