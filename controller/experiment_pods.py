@@ -21,7 +21,7 @@ AGENT_SCHEME = "kube://"
 """Of a node's agent that is a pod of the cluster; the node's name there follows."""
 NODE_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
 _POD = re.compile(rf"({NODE_NAME.pattern}/)?{NODE_NAME.pattern}", re.ASCII)
-_WORDS = {"all": "all: true", "i-know": "acknowledge:"}
+_WORDS = {"all": "all: true", "i-know": "acknowledge:", "hard-end": "for:"}
 
 
 def agent_url(node: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -15,6 +16,8 @@ from controller.schedule_core import peak
 from nodeagent.model.plan import FaultRequest
 
 PLAN_VERSION = 1
+HARD_MARGIN_NS = 10_000_000_000
+"""How much later than planned the node ends a fault by itself, whatever happens."""
 GroupType = Literal["single", "concurrent", "correlated", "metastable", "pods"]
 """`pods`: one fault on several pods; each of its members ends by itself."""
 
@@ -46,6 +49,11 @@ class PlanItem(BaseModel):
     to_the_end: bool = Field(default=False, description="lives until the run ends")
     truth: GroundTruth | None = None
     remedies: tuple[str, ...] = ()
+
+    @property
+    def hard_end(self) -> timedelta:
+        """How long its node lets it live at the very most."""
+        return timedelta(microseconds=(self.end_ns - self.start_ns + HARD_MARGIN_NS) // 1000)
 
     def request(self, run: str) -> FaultRequest:
         """What the node is asked; neutral words only, the node shows them to anybody."""

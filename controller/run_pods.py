@@ -6,7 +6,7 @@ plan of the run: a take-over, and whoever reads the record, needs no second look
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -45,17 +45,21 @@ def needs_cluster(experiment: Experiment) -> bool:
     )
 
 
-def with_pods(loaded: Loaded, ways: Ways) -> Loaded:
+def with_pods(
+    loaded: Loaded, ways: Ways, allowed: Callable[[Any, RunPlan], None] = lambda cluster, plan: None
+) -> Loaded:
     """The experiment with its pods, and with their nodes; itself if it names none.
 
-    Raises Refused or InvalidSpec with every problem and its line, Unreachable.
+    allowed: is given the cluster and the plan, and raises what is against it. Raises Refused or
+    InvalidSpec with every problem and its line, Unreachable.
     """
     if not needs_cluster(loaded.experiment):
         return loaded
     with ways.cluster() as there:
         finder = Finder(loaded.experiment, read_document(loaded.raw), there)
-        found = finder.found()
-    return with_found(loaded, found)
+        whole = with_found(loaded, finder.found())
+        allowed(there.cluster, whole.plan)
+    return whole
 
 
 def on_cluster(plan: RunPlan, experiment: Experiment, ways: Ways) -> RunPlan:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from controller.run_plan import PlanItem
+from controller.run_plan import HARD_MARGIN_NS, PlanItem
 from nodeagent.model.errors import FaultError
 
 
@@ -188,7 +188,7 @@ class Settings:
     prepare_ns: int = 5_000_000_000
     settle_ns: int = 90_000_000_000
     """After the end of a run: how long nodes that do not answer are waited for."""
-    hard_margin_ns: int = 10_000_000_000
+    hard_margin_ns: int = HARD_MARGIN_NS
     """How much later than planned the node ends a fault by itself, whatever happens."""
     skew_ns: int = 3_000_000_000
     """An expiry on the node this much before the planned end is the planned end."""

@@ -13,10 +13,11 @@ from typing import Any
 import click
 
 from controller import render
-from controller.cli.kube import ways, with_access
+from controller.cli.kube import check_policy, ways, with_access
 from controller.cli.show_plan import show_plan
 from controller.experiment import Experiment
 from controller.experiment_check import Loaded, load_experiment
+from controller.experiment_pods import in_file_words
 from controller.experiment_schema import experiment_schema
 from controller.kube.ways import Ways
 from controller.live import LiveView, PlainView
@@ -28,7 +29,8 @@ from controller.run_pods import with_pods
 from controller.run_resume import take_over
 from controller.run_start import Options, new_run_id, play_new
 from controller.run_when import parse_at, wait_until
-from nodeagent.model.errors import InvalidSpec, Refused
+from nodeagent.model.errors import FaultError, InvalidSpec, Refused
+from nodeagent.model.policy import namespace_of
 
 RUNS = Path("runs")
 
@@ -78,7 +80,7 @@ def _chaos_mesh(file: Path, access: dict[str, Any], values: dict[str, Any]) -> b
     from controller.cli.run_chaosmesh import run_file
 
     run_file(raw, access, plan_only=values["plan_only"], partly=values["allow_refused"],
-             seed=values["seed"], output=values["output"])  # fmt: skip
+             seed=values["seed"], output=values["output"], policy=values["policy"])  # fmt: skip
     return True
 
 
@@ -112,6 +114,8 @@ folder_option = click.option(
 @click.option("--zone", metavar="NAME", help="of --at, if it has no offset: Europe/Berlin")
 @click.option("--repeat", type=click.IntRange(1, 1000), default=1, show_default=True)
 @click.option("--allow-refused", is_flag=True, help="start though nodes would refuse some faults")
+@click.option("--policy", envvar="FAULTCTL_POLICY", type=click.Path(path_type=Path), metavar="FILE",
+              help="who may do what to a cluster; see docs/kubernetes.md")  # fmt: skip
 @click.option("--take-over", "resume", type=click.Path(path_type=Path), metavar="FOLDER")
 @click.option("-o", "--output", type=click.Choice(render.FORMATS), default="table")
 @with_access
@@ -139,21 +143,34 @@ def run(file: Path | None, resume: Path | None, access: dict[str, Any], **values
     noise = noise_wanted(values["noise"], loaded.experiment)
     if values["plan_only"]:
         offline = values["offline"]
-        loaded, plan = planned(loaded, noise, None if offline else ways(access))
-        show_plan(loaded.experiment, plan, values["output"], None if offline else ways(access))
+        through = None if offline else ways(access)
+        loaded, plan = planned(loaded, noise, through, values["policy"])
+        show_plan(loaded.experiment, plan, values["output"], through)
         return
     if values["at"] is not None:
-        planned(loaded, noise, ways(access))  # what is wrong is told now, not then
+        planned(
+            loaded, noise, ways(access), values["policy"]
+        )  # what is wrong is told now, not then
         moment_at = parse_at(values["at"], values["zone"], datetime.now(UTC))
         wait_until(moment_at, lambda line: render.err().print(line, markup=False))
     ctx.exit(play(loaded, None, noise, values, ways(access)))
 
 
-def planned(loaded: Loaded, noise: bool, through: Ways | None) -> tuple[Loaded, RunPlan]:
+def planned(
+    loaded: Loaded, noise: bool, through: Ways | None, policy: Path | None = None
+) -> tuple[Loaded, RunPlan]:
     """The experiment with the pods that are there now, and its plan with noise; `through` None
-    asks nobody."""
+    asks nobody. Raises Refused when the policy denies one of its faults to this user."""
+
+    def allowed(cluster: Any, plan: RunPlan) -> None:
+        check_policy(cluster, policy, [(item.kind, namespace_of(item.target), item.hard_end)
+                                       for item in plan.items])  # fmt: skip
+
     if through is not None:
-        loaded = with_pods(loaded, through)
+        try:
+            loaded = with_pods(loaded, through, allowed)
+        except FaultError as exc:
+            raise type(exc)(exc.what, exc.why, in_file_words(exc.hint)) from exc
     return loaded, with_noise(loaded.plan, loaded.experiment) if noise else loaded.plan
 
 
@@ -165,7 +182,7 @@ def play(
     worst, given = 0, plan
     for number in range(1, values["repeat"] + 1):
         if given is None:
-            loaded, plan = planned(loaded, noise, through)
+            loaded, plan = planned(loaded, noise, through, values.get("policy"))
         name = f"{loaded.experiment.name}-{(run := new_run_id())}"
         options = Options(
             run=run,

@@ -5,14 +5,15 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from controller import render
 from controller.cli.inject_cluster import ledger
-from controller.cli.kube import reached
+from controller.cli.kube import check_policy, reached
 from controller.kube import act
 from controller.kube.chaosmesh import Mapped, Unmapped, parse
 from controller.kube.collect import choose
@@ -26,6 +27,7 @@ from controller.options import checked
 from nodeagent.faults import kind_named
 from nodeagent.model.errors import FaultError, Refused
 from nodeagent.model.plan import Lease
+from nodeagent.model.policy import NODE, namespace_of
 
 LEASE_S = 60.0
 TICK_S = 0.2
@@ -48,7 +50,7 @@ def mapping_data(found: list[Mapped | Unmapped]) -> list[dict[str, Any]]:
 
 def run_file(
     raw: bytes, access: Mapping[str, Any], *, plan_only: bool, partly: bool, seed: int | None,
-    output: str,
+    output: str, policy: Path | None = None,
 ) -> None:  # fmt: skip
     """Maps, shows, and plays what maps. Raises Refused when something does not, unless `partly`."""
     found = parse(raw)
@@ -66,7 +68,7 @@ def run_file(
     if not mapped:
         raise Refused("nothing of the file can be run", "a run without a fault is none")
     with reached(access) as there:
-        Play(there, mapped, seed, say=_line).run()
+        Play(there, mapped, seed, say=_line, policy=policy).run()
 
 
 def _validated(one: Mapped) -> Mapped:
@@ -117,6 +119,7 @@ class Play:
     seed: int | None
     say: Any
     stop: threading.Event = field(default_factory=threading.Event)
+    policy: Path | None = None
 
     def run(self) -> None:
         """Blocks until all have ended. Whatever happens, all is taken back."""
@@ -173,8 +176,10 @@ class Play:
         base = {"spec": dict(one.spec), "owner": f"faultctl run: {one.source}"[:256]}
         wanted = Wanted(group, kind, one.query, ask, one.part, base, one.peers)
         found = resolve_pods(self.there.cluster, wanted)
-        planned = plan_group(self.there.clients, found.items)
         lease = Lease(duration=timedelta(seconds=LEASE_S))
+        spaces = [namespace_of(item.request.target) for item in found.items]
+        self._allowed(kind.name, spaces, lease.hard_end)
+        planned = plan_group(self.there.clients, found.items)
         apply_group(self.there.clients, planned, lease)
         state.ids = {item.request.id: item.node for item in found.items}
         pods = ", ".join(dict.fromkeys(item.pod for item in found.items))
@@ -189,11 +194,17 @@ class Play:
         entry = Entry(id=group, kind=kind.name, server=self.there.cluster.server, created=now,
                       until=hard, hard_end=hard, patched=found.work.patched,
                       removed=found.work.removed)  # fmt: skip
+        spaces = [place.namespace or NODE for place in entry.places]
+        self._allowed(kind.name, spaces, timedelta(seconds=hard - now))
         state.entry = act.arm(self.there.cluster, ledger(), entry)
         places = ", ".join(place.shown for place in entry.places)
         self.say(f"{one.source}: {one.kind} on {places} (seed {ask.seed})")
         if state.entry.state == "ended":
             state.until = min(state.until, time.monotonic())
+
+    def _allowed(self, kind: str, spaces: Iterable[str], hard_end: timedelta) -> None:
+        asked = [(kind, space, hard_end) for space in spaces]
+        check_policy(self.there.cluster, self.policy, asked)
 
     def _end(self, state: _Live, why: str) -> None:
         if state.entry is not None:

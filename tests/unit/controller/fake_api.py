@@ -155,6 +155,8 @@ class Handler(BaseHTTPRequestHandler):
             asked = body["spec"]["resourceAttributes"]
             no = (asked["verb"], asked["resource"]) in self.server.api.forbidden
             self._answer(201, {**body, "status": {"allowed": not no}})
+        elif resource == "selfsubjectreviews":
+            self._answer(201, {**body, "status": {"userInfo": {"username": "u"}}})
         elif query.get("watch"):
             self._watch(path, query)
         elif listing:

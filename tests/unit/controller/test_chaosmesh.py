@@ -292,3 +292,16 @@ def test_one_that_fails_ends_all(world: World) -> None:  # noqa: F811
     with reach(world) as there, pytest.raises(Refused, match="no pod"):
         Play(there, [good, bad], 7, lambda line: None).run()
     assert world.active() == []
+
+
+def test_a_policy_holds_for_them_as_well(world: World, tmp_path: Path) -> None:  # noqa: F811
+    policy = tmp_path / "policy.yaml"
+    deny = {"verdict": "deny", "kinds": ["t-pods", "pod-kill"], "why": "not here"}
+    policy.write_text(yaml.safe_dump({"version": 1, "default": "allow", "rules": [deny]}))
+    pods = Mapped("A", "t-pods", {}, Query("shop", ("cart-1",)), Ask("shop", ("cart-1",)))
+    kill = Mapped("B", "pod-kill", {}, Query("shop", ("cart-1",)), Ask("shop", ("cart-1",)))
+    for one in (pods, kill):
+        with reach(world) as there, pytest.raises(Refused, match="not here"):
+            Play(there, [one], 7, lambda line: None, policy=policy).run()
+    assert world.active() == []
+    assert "/api/v1/namespaces/shop/pods/cart-1" in world.api.objects

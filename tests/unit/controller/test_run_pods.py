@@ -350,3 +350,30 @@ def test_a_run_is_taken_over_on_its_own_cluster_only_and_can_be_stopped(
     assert lab.world.run("stop", str(lab.folder)) == 0
     assert lab.world.active() == []
     assert {r.by for r in lab.records(FaultEnded)} == {"stop"}
+
+
+POLICIES = {
+    "denied": ({"rules": [{"verdict": "deny", "kinds": ["t-*"], "why": "not here"}]}, "not here"),
+    "too long": (
+        {"rules": [{"verdict": "allow", "who": ["u"], "max_hard_end": "11s"}]},
+        "for 11s at most",
+    ),
+    "other namespace": ({"default": "deny", "rules": [{"verdict": "allow",
+                         "namespaces": ["prod"]}]}, "no rule allows it"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_policy_holds_for_runs_as_well(
+    lab: Lab, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, words = POLICIES[name]
+    policy = lab.home / "policy.yaml"
+    policy.write_text(yaml.safe_dump({"version": 1, "default": "allow", **data}))
+    assert lab.run(experiment(), "--policy", str(policy)) == 3
+    said = capsys.readouterr().err
+    assert words in said and "--hard-end" not in said
+    assert not lab.folder.exists() and lab.world.active() == []
+    ours = {"verdict": "allow", "who": ["u"], "kinds": ["t-pods"], "namespaces": ["shop"]}
+    policy.write_text(yaml.safe_dump({"version": 1, "default": "deny", "rules": [ours]}))
+    assert lab.run(experiment(), "--policy", str(policy), "--plan") == 0
