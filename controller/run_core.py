@@ -193,8 +193,6 @@ class Core(Ledger):
         for state in sorted(members, key=lambda s: s.armed_ns or 0, reverse=True):
             if state.life is Life.ARMED:
                 actions += self.take_back(state, "group")
-            elif state.life is Life.WAITING:
-                self.drop(state, "group", self.broken[key])
         return actions
 
     def _timer_tend(self, key: str) -> list[Action]:

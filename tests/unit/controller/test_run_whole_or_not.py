@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from run_sim import Drive, S, item, plan_of
+from run_sim import Drive, S, SimFault, SimNode, item, plan_of
 
-from controller.records import FaultDropped
 from controller.run_plan import PlanItem
 from controller.run_recover import restore
-from nodeagent.model.errors import Conflict, Unreachable
+from controller.run_state import FaultView
+from nodeagent.model.errors import BackendError, Conflict, Unreachable
 
 WHOLE = "f/pods"
 
@@ -130,19 +131,49 @@ def test_a_member_that_ends_by_itself_ends_no_other() -> None:
 
 def test_a_take_over_knows_that_the_group_is_broken() -> None:
     """The controller dies between the refusal's record and the way back of the others."""
+    for failing in (False, True):
+        drive = drive_of()
+        if failing:
+            drive.nodes["b"] = Failing(lambda drive=drive: drive.t)  # type: ignore[misc]
+            drive.fresh()
+        else:
+            drive.nodes["b"].refuse = Conflict("no", "why")
+        drive.core._timer_lacking = lambda key: []  # type: ignore[method-assign]
+        drive.begin().until(10.02)
+        assert "f/b" in drive.ends()
+        assert "a" in live(drive)
+        take_over(drive, 1)
+        drive.until(40)
+        assert live(drive) == set()
+        drive.armed_once()
+
+
+class Failing(SimNode):
+    """The kernel says no in the middle of an arming; the node took it back."""
+
+    def apply(self, request: Any, lease: Any, digest: str) -> FaultView:
+        self.faults[request.id] = SimFault(0, 0, 0, "ended", "apply-failed")
+        raise BackendError("the kernel said no", "why")
+
+
+def test_one_that_fails_in_the_kernel_takes_the_others_back() -> None:
     drive = drive_of()
-    drive.nodes["b"].refuse = Conflict("no", "why")
-    drive.begin().until(9.9)
-    for _ in range(1000):
-        if drive.of(FaultDropped):
-            break
-        drive.until(drive.t / S + 0.001)
-    records = [r for r in drive.records if getattr(r, "reason", "") != "group"]
-    drive.records[:] = records
-    take_over(drive, 5)
-    drive.until(40)
+    drive.nodes["b"] = Failing(lambda: drive.t)
+    drive.fresh()
+    drive.begin().until(20)
     assert live(drive) == set()
-    drive.armed_once()
+    assert drive.ends() == {"f/a": "reverted", "f/b": "apply-failed", "f/c": "reverted"}
+
+
+def test_a_limit_that_keeps_one_out_keeps_all_out() -> None:
+    """The node that could take its part, as it has a fault already, is not touched."""
+    drive = drive_of(item("other", 1, 250, "b"))
+    drive.settings = {"max_nodes": 1}
+    drive.fresh()
+    drive.begin().until(20)
+    assert live(drive) == set()
+    assert drive.ends() == {"f/a": "limit", "f/b": "group", "f/c": "group"}
+    assert sum(drive.nodes["b"].armings.values()) == 1
 
 
 def test_what_was_not_sent_before_a_crash_is_dropped_with_those_that_were() -> None:
