@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import pytest
 import yaml
 from test_kube_inject import AGENT, World, _world, uid, world  # noqa: F401 - fixtures
 
+from controller.cli.main import run as cli
 from controller.experiment_check import load_experiment
+from controller.kube import portforward
 from controller.kube.ways import Ways
 from controller.recorder import read_records
 from controller.records import FaultArmed, FaultEnded, FaultPlanned, NodeRecord
@@ -377,3 +380,31 @@ def test_a_policy_holds_for_runs_as_well(
     ours = {"verdict": "allow", "who": ["u"], "kinds": ["t-pods"], "namespaces": ["shop"]}
     policy.write_text(yaml.safe_dump({"version": 1, "default": "deny", "rules": [ours]}))
     assert lab.run(experiment(), "--policy", str(policy), "--plan") == 0
+
+
+def test_agents_are_reached_through_the_api_server_and_every_way_is_closed(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    open_now: set[str] = set()
+
+    @contextmanager
+    def forward(cluster: Any, namespace: str, pod: str, port: int) -> Iterator[tuple[str, int]]:
+        opened.append(pod)
+        open_now.add(pod)
+        try:
+            yield "127.0.0.1", port  # the agents of these tests listen there
+        finally:
+            open_now.discard(pod)
+
+    monkeypatch.setattr(portforward, "forward", forward)
+    file = lab.home / "x.yaml"
+    file.write_text(yaml.safe_dump(experiment(), sort_keys=False))
+    files = lab.world.files
+    tls = ("--tls-cert", files.client_cert, "--tls-key", files.client_key, "--tls-ca", files.ca,
+           "--tls-server-name", "localhost")  # fmt: skip
+    args = ("run", file, "--folder", lab.folder, "--kubeconfig", lab.world.kubeconfig)
+    assert cli(list(map(str, (*tls, *args)))) == 0
+    assert sorted(opened) == ["faultd-n1", "faultd-n2"], "one way a node, for the whole run"
+    assert open_now == set()
+    assert {r.reason for r in lab.records(FaultEnded)} == {"reverted"}
