@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
+import time
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
@@ -36,6 +38,10 @@ from nodeagent.model.ranges import (
 
 IN_USE = ("mounted", "held", "swap", "claimed")
 """Guards that tell of a user of the device, whoever it is."""
+CLAIM_LOOKS, CLAIM_PAUSE_S = 3, 0.05
+"""A device counts as claimed when it is so at every look: others look in this way too."""
+_ONE_LOOK = threading.Lock()
+"""Two looks at once would see each other."""
 
 
 def guards(
@@ -51,12 +57,19 @@ def guards(
 
 
 def is_claimed(node: Path) -> bool:
-    """Whether open(2) with O_EXCL of this device node is refused as busy."""
-    try:
-        os.close(os.open(node, os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK | os.O_CLOEXEC))
-    except OSError as exc:
-        return exc.errno == errno.EBUSY
-    return False
+    """Whether open(2) with O_EXCL of this device node is refused as busy, and stays so."""
+    for look in range(CLAIM_LOOKS):
+        if look:
+            time.sleep(CLAIM_PAUSE_S)
+        try:
+            with _ONE_LOOK:
+                os.close(os.open(node, os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK | os.O_CLOEXEC))
+        except OSError as exc:
+            if exc.errno != errno.EBUSY:
+                return False
+        else:
+            return False
+    return True
 
 
 def reached_above(node: Node, binding: BlockBinding) -> tuple[tuple[str, ...], tuple[str, ...]]:

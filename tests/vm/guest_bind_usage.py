@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 from guest_bind_kit import EXT4, NODE, XFS, check, filefrag, fragmented, kinds, loop, mounted, sh
 
@@ -67,6 +68,9 @@ def an_unseen_holder_is_a_guard_rail() -> str:
         finally:
             os.close(holder)
         assert not kinds(guards(NODE, free)), "asking has left a claim"
+        with ThreadPoolExecutor(8) as pool:  # plans come side by side
+            looks = [pool.submit(guards, NODE, free) for _ in range(200)]
+            assert not any(look.result() for look in looks), "two who asked have seen each other"
         sh("mkfs.ext4", "-q", device)
         # A mount in another namespace only: findmnt here does not know it.
         script = f"mkdir -p /run/x && mount {device} /run/x && echo up && cat"
