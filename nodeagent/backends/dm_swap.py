@@ -7,6 +7,7 @@ its inactive table is gone, so every way out of here looks and resumes.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from enum import Enum
 
@@ -15,6 +16,7 @@ from nodeagent.backends.dmctl import DmControl, DmInfo
 from nodeagent.encode.dm import DevNum, Table, equal
 from nodeagent.model.errors import BackendError, ForeignState, Refused
 
+OTHERS_S = 1.0
 _LOG = "the kernel log has the reason: dmesg | grep device-mapper"
 
 
@@ -82,15 +84,25 @@ def recover(control: DmControl, dev: DevNum, ours: Sequence[Table]) -> bool:
 
     ours: tables that the swap may have loaded. True: something had to be done.
     Which table is live then is the caller's to compare. Raises ForeignState, and
-    touches nothing, when the inactive table is none of ours. A device that is
+    touches nothing, when the inactive table is none of ours. A device that stays
     suspended without an inactive table is resumed: call this only for devices
-    with an unfinished swap of ours on record. OSError ENXIO: the device is gone.
+    with a swap of ours on record. OSError ENXIO: the device is gone.
     """
-    info = control.info(dev)
+    info = _once_others_are_done(control, dev)
     if not (info.inactive_present or info.suspended):
         return False
     _unwind(control, dev, ours)
     return True
+
+
+def _once_others_are_done(control: DmControl, dev: DevNum) -> DmInfo:
+    """Nothing tells who has suspended a device: others do it for a moment (LVM, for a snapshot)."""
+    end = time.monotonic() + OTHERS_S
+    while (info := control.info(dev)).suspended and not info.inactive_present:
+        if time.monotonic() > end:
+            break
+        time.sleep(0.02)
+    return info
 
 
 def _ready(control: DmControl, dev: DevNum, new: Table, uuid: str | None) -> DmInfo:
