@@ -131,6 +131,8 @@ class BioBackend(ABC):
         self._source: Source | None = None
         self._loop: EventLoop | None = None
         self._log: KernelLog | None = None
+        self._unread: list[str] = []
+        """Why the kernel's log is no part of the evidence."""
         self._slots: dict[str, int] = {}
         self._steps: dict[int, tuple[str, BioStep]] = {}
         self._seen: dict[int, Seen] = {}
@@ -157,8 +159,15 @@ class BioBackend(ABC):
             if self._source is None:
                 self._source = self._load()
                 self._loop = EventLoop(type(self).__name__, self._source, self._on_bio)
-                self._log = KernelLog()
+                self._open_log()
             return self._source
+
+    def _open_log(self) -> None:
+        """A container that is not privileged may not open it (its device filter)."""
+        try:
+            self._log = KernelLog()
+        except OSError as exc:
+            self._unread = [f"the kernel's log is not read: /dev/kmsg: {exc.strerror}"]
 
     def status(self, step: Any, prior: Prior, peers: Sequence[Peer]) -> Status:
         """OURS while a slot is held for it; another fault may have the same step."""
@@ -204,6 +213,7 @@ class BioBackend(ABC):
                 "records": seen.records(),
                 "took": {op: list(numbers) for op, numbers in seen.took.items()},
                 "kernel_log": list(seen.log),
+                "statements": list(self._unread),
             }
 
     def _read_log(self) -> None:

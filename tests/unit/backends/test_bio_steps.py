@@ -58,3 +58,21 @@ def test_sectors_that_could_not_be_freed_are_freed_by_the_next_attempt(
     backend.undo("f-1", STEP, prior, ())
     assert failer.held == set()
     assert backend.status(STEP, prior, ()) is Status.PRIOR
+
+
+def test_a_kernel_log_that_may_not_be_opened_is_said_and_hinders_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A container that is not privileged has a device filter (devices, cgroup v2)."""
+
+    def refused() -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), "/dev/kmsg")
+
+    failer = Failer()
+    monkeypatch.setattr(bio_steps, "BioFailer", lambda: failer)
+    monkeypatch.setattr(bio_steps, "KernelLog", refused)
+    backend = BioFailBackend(None)
+    backend.apply("f-1", STEP, {"fault": "f-1"}, ())
+    assert failer.held == {3}
+    said = backend.measure("f-1", STEP, {"fault": "f-1"})["statements"]
+    assert said == ["the kernel's log is not read: /dev/kmsg: Operation not permitted"]
