@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -37,7 +37,8 @@ class Reactor:
         self._executor = executor
         self._journal = journal
         self._evidence = evidence
-        self._queue: deque[tuple[str, NodeEvent]] = deque(maxlen=QUEUE)
+        self._queue: deque[tuple[str, NodeEvent]] = deque()
+        self._lost: Counter[str] = Counter()
         self._wake = threading.Condition()
         self._biting: set[str] = set()
         self._check_at: dict[str, int] = {}
@@ -68,9 +69,12 @@ class Reactor:
             self._wake.notify_all()
 
     def on_event(self, fault_id: str, event: NodeEvent) -> None:
-        """Take an event from a backend's thread."""
+        """Take an event from a backend's thread. Of a flood of bios the latest are left out."""
         with self._wake:
-            self._queue.append((fault_id, event))
+            if len(self._queue) >= QUEUE and isinstance(event, IoRecord):
+                self._lost[fault_id] += 1
+            else:
+                self._queue.append((fault_id, event))
             self._wake.notify_all()
 
     def _run(self) -> None:
@@ -82,8 +86,18 @@ class Reactor:
                 self._tried(self._look, fault_id)
             for fault_id in unhit:
                 self._tried(self._say_unhit, fault_id)
+            self._say_lost()
             if item is not None:
                 self._tried(self._handle, *item)
+
+    def _say_lost(self) -> None:
+        with self._wake:
+            if self._queue:
+                return  # the flood goes on: it is said once
+            lost, self._lost = self._lost, Counter()
+        for fault_id, count in lost.items():
+            with suppress(FaultError):
+                self._journal.event(fault_id, "events-lost", {"count": count})
 
     def _tried(self, action: Callable[..., None], fault_id: str, *more: NodeEvent) -> None:
         try:

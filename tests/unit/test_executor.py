@@ -14,6 +14,7 @@ from core_kit import FACTS, KIND, AddPart, Core, FakeKernel, HoldLink, Look, Set
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nodeagent import reactor as reactor_module
 from nodeagent.clock import LONGEST_WAIT_S, lease_ns
 from nodeagent.faults import kinds
 from nodeagent.model.errors import (
@@ -537,6 +538,29 @@ def test_a_reaction_that_fails_on_a_full_disk_does_not_end_the_agent(
         assert tried.wait(20)
     reactor.on_event("f-1", FileEvent(boottime_ns=2, path="/f", what="gone"))
     wait_for(core, "f-1")
+
+
+def test_a_flood_of_hits_drowns_no_end_and_what_is_lost_is_said(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of reads a second, and a file that is removed meanwhile."""
+    monkeypatch.setattr(reactor_module, "QUEUE", 10)
+    slow = Reactor(
+        core.executor,
+        core.journal,
+        lambda fault: collect(core.executor, core.journal, core.backends, fault),
+    )
+    core.apply("f-1", AddPart(name="a", part=1))
+    slow.on_event("f-1", FileEvent(boottime_ns=1, path="/f", what="gone"))
+    for _ in range(25):
+        slow.on_event("f-1", record(7, "read"))
+    slow.start()
+    wait_for(core, "f-1")
+    wait_event(core, "events-lost")
+    slow.stop()
+    assert core.journal.fault("f-1").end_reason is EndReason.REMEDIED
+    lost = [e.data for e in core.journal.events() if e.type == "events-lost"]
+    assert lost == [{"count": 16}]
 
 
 def test_events_of_unknown_and_ended_faults_are_dropped(core: Core, reactor: Reactor) -> None:
