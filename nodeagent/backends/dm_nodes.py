@@ -52,6 +52,19 @@ def _misc_minor(name: str) -> int | None:
     return None
 
 
+def may_be_opened(path: Path) -> None:
+    """Raises Refused when a device filter (cgroup v2's BPF_PROG_TYPE_CGROUP_DEVICE) is in the way:
+    what a disk does then cannot be looked at, and nothing counts as armed that was not."""
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+    except PermissionError as exc:
+        raise Refused(
+            "the agent may not open block devices",
+            f"{exc.strerror}: so it cannot see what a read of the disk gives",
+            "a container that is not privileged has a device filter; daemonset/base has none",
+        ) from exc
+
+
 @contextmanager
 def private_node(dev: DevNum, kind: int = stat.S_IFBLK) -> Iterator[Path]:
     """A device node that no other process finds, gone at the end, also when we are killed.
