@@ -26,12 +26,11 @@ from nodeagent.backends.dmctl import DmControl
 from nodeagent.bpf_inventory import inventory
 from nodeagent.encode.dm import DevNum, Table, format_table
 from nodeagent.fault_point_fingerprint import fault_points
-from nodeagent.journal import JOURNAL_NAME
 from nodeagent.kubelet_fingerprint import kubelet_files
 from nodeagent.machine_fingerprint import clock, units
 from nodeagent.model.errors import Refused
 from nodeagent.net_fingerprint import network
-from nodeagent.statedir import DEFAULT_STATE_DIR
+from nodeagent.statedir import DEFAULT_STATE_DIR, JOURNAL_NAME
 from nodeagent.sysctl_fingerprint import sysctls
 
 SCHEMA = 1

@@ -32,9 +32,8 @@ from nodeagent.journal_schema import (
 from nodeagent.model.errors import BackendError, UnknownFault
 from nodeagent.model.record import Event, FaultRow, FaultState, StepRow, StepState
 from nodeagent.model.steps import StepBase
-from nodeagent.statedir import open_private
+from nodeagent.statedir import JOURNAL_NAME, open_private
 
-JOURNAL_NAME = "journal.sqlite3"
 MAX_EVENTS = 20_000
 MAX_SEQ = (1 << 63) - 1
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from nodeagent.model.errors import Refused
 
 DEFAULT_STATE_DIR = Path("/var/lib/faultctl")
+JOURNAL_NAME = "journal.sqlite3"
 LOCK_NAME = "lock"
 LOCK_DEADLINE_S = 30.0
 OWNER_NAME = "owner"

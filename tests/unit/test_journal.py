@@ -17,11 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nodeagent.clock import boot_id
-from nodeagent.journal import JOURNAL_NAME, MAX_EVENTS, Journal
+from nodeagent.journal import MAX_EVENTS, Journal
 from nodeagent.journal_schema import SCHEMA_VERSION
 from nodeagent.model.errors import BackendError, Refused, UnknownFault
 from nodeagent.model.record import EndReason, FaultRow, FaultState, StepState
-from nodeagent.statedir import open_state_dir
+from nodeagent.statedir import JOURNAL_NAME, open_state_dir
 
 pytestmark = pytest.mark.usefixtures("registered")
 

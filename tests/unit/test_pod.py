@@ -8,13 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import core_kit
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from nodeagent import pod, podruntime
+from nodeagent import pod, podclean, podnode, podruntime
 from nodeagent.guardian import cgroup_roots
-from nodeagent.journal import Journal
 from nodeagent.model.errors import Refused
 from nodeagent.transport import build_health_server
 from protos import faultd_pb2 as pb
@@ -48,7 +48,13 @@ def test_what_an_earlier_copy_left_is_swept(tmp_path: Path) -> None:
     assert [path.name for path in (state / "runtime").iterdir()] == ["abc"]
 
 
-def test_a_version_that_still_runs_is_kept(tmp_path: Path) -> None:
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node's namespaces are this process's own."""
+    monkeypatch.setattr(podnode, "enter_node", lambda: None)
+
+
+def test_a_version_that_still_runs_is_kept(tmp_path: Path, here: None) -> None:
     state = tmp_path / "state"
     old = state / "runtime" / "old"
     old.mkdir(parents=True)
@@ -57,12 +63,12 @@ def test_a_version_that_still_runs_is_kept(tmp_path: Path) -> None:
         try:
             podruntime.install(make_image(tmp_path / "image"), state)
             assert old.is_dir()
-            assert pod.still_there(state, "") == [f"process {child.pid} ({old / 'sleep'})"]
+            assert podclean.still_there(state) == [f"process {child.pid} ({old / 'sleep'})"]
         finally:
             child.kill()
     podruntime.install(tmp_path / "image", state)
     assert not old.exists()
-    assert pod.still_there(state, "") == []
+    assert podclean.still_there(state) == []
 
 
 def test_another_image_is_no_runtime(tmp_path: Path) -> None:
@@ -73,7 +79,7 @@ def test_another_image_is_no_runtime(tmp_path: Path) -> None:
 def test_a_container_without_the_nodes_pids_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os.path, "samefile", lambda _a, _b: True)
     with pytest.raises(Refused, match="process 1 is not visible") as caught:
-        pod.check_pod()
+        podnode.check_pod()
     assert "hostPID" in caught.value.hint
 
 
@@ -92,18 +98,33 @@ def test_it_listens_in_the_pods_own_family(
 
 
 def test_nothing_is_cleaned_while_a_fault_is_in_the_journal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, here: None, registered: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pod, "CLEAN_DEADLINE_S", 0.0)
-    monkeypatch.setattr(
-        Journal,
-        "faults",
-        lambda _self, active_only: [type("Row", (), {"id": "f1", "state": "armed"})],
-    )
-    Journal(tmp_path).close()
+    monkeypatch.setattr(podclean, "CLEAN_DEADLINE_S", 0.0)
+    core = core_kit.Core(tmp_path)
+    podclean.wait_until_unused(tmp_path / "state")
+    core.apply("f-1", core_kit.SetValue(name="a", value="x"))
     with pytest.raises(Refused, match="still needed") as caught:
-        pod.wait_until_unused(tmp_path, "")
-    assert "f1 is armed" in caught.value.why
+        podclean.wait_until_unused(tmp_path / "state")
+    assert "f-1 is armed" in caught.value.why
+    core.executor.revert("f-1")
+    podclean.wait_until_unused(tmp_path / "state")
+
+
+def test_a_journal_that_cannot_be_read_is_not_removed(tmp_path: Path, here: None) -> None:
+    (tmp_path / "journal.sqlite3").write_bytes(b"no database at all" * 1000)
+    (why,) = podclean.still_there(tmp_path)
+    assert "cannot be read: file is not a database" in why
+
+
+def test_what_a_child_in_the_node_cannot_do_is_an_error(tmp_path: Path, here: None) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Refused, match="the node was not reached"):
+        podnode.in_node(lambda: podclean.remove([tmp_path / "file"]))
+    (tmp_path / "folder").mkdir()
+    folders = [tmp_path / "folder", tmp_path / "none"]
+    assert podnode.in_node(lambda: podclean.remove(folders)) == [str(tmp_path / "folder")]
+    assert podnode.in_node(lambda: podclean.remove(folders)) == []
 
 
 def test_an_unknown_verb_is_wrong_usage() -> None:

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.journal import JOURNAL_NAME, Journal
+from nodeagent.journal import Journal
 from nodeagent.model.errors import Refused
 from nodeagent.statedir import (
+    JOURNAL_NAME,
     LOCK_NAME,
     OWNER_NAME,
     MutationLock,
