@@ -98,17 +98,16 @@ def test_it_listens_in_the_pods_own_family(
 
 
 def test_nothing_is_cleaned_while_a_fault_is_in_the_journal(
-    tmp_path: Path, here: None, registered: None, monkeypatch: pytest.MonkeyPatch
+    core: core_kit.Core, here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(podclean, "CLEAN_DEADLINE_S", 0.0)
-    core = core_kit.Core(tmp_path)
-    podclean.wait_until_unused(tmp_path / "state")
+    podclean.wait_until_unused(core.state_dir)
     core.apply("f-1", core_kit.SetValue(name="a", value="x"))
     with pytest.raises(Refused, match="still needed") as caught:
-        podclean.wait_until_unused(tmp_path / "state")
+        podclean.wait_until_unused(core.state_dir)
     assert "f-1 is armed" in caught.value.why
     core.executor.revert("f-1")
-    podclean.wait_until_unused(tmp_path / "state")
+    podclean.wait_until_unused(core.state_dir)
 
 
 def test_a_journal_that_cannot_be_read_is_not_removed(tmp_path: Path, here: None) -> None:
