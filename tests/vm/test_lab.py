@@ -116,7 +116,7 @@ def test_a_second_session_beside_the_first(node: Callable[..., Node]) -> None:
 
 def test_only_forwarded_ports(node: Callable[..., Node]) -> None:
     one = node("debian-13")
-    server = one.spawn("socat TCP-LISTEN:7443,reuseaddr,fork SYSTEM:'echo hello'", "/tmp/socat.log")
+    one.spawn("socat TCP-LISTEN:7443,reuseaddr,fork SYSTEM:'echo hello'", "/tmp/socat.log")
     end = one.deadline(10)
     got = b""
     while not got and time.monotonic() < end:
@@ -136,7 +136,6 @@ def test_only_forwarded_ports(node: Callable[..., Node]) -> None:
         with pytest.raises(TimeoutError):
             listener.accept()
     assert not tried.ok, "restrict=on: the guest does not reach this host"
-    assert one.ended(server) is not None
 
 
 @pytest.mark.slow

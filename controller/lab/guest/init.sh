@@ -19,7 +19,6 @@ read -r cmdline </proc/cmdline
 for word in $cmdline; do
   case $word in
     lab.upper=*) upper=${word#*=} ;;
-    lab.init=*) init=${word#*=} ;;
   esac
 done
 [ -e /modules.list ] && { read -r modules </modules.list; $bb modprobe -a $modules || die "modprobe"; }
@@ -39,7 +38,8 @@ $bb mount -a -T /etc/fstab.root || die "cannot mount the root image"
 # Which of these a kernel has is its own affair: /dev/null is for the others.
 $bb mount -a -T /etc/fstab.late 2>/dev/null
 cd /newroot || die "no new root"
-# systemd gives services roots of their own, for which ours must be the name space's.
-[ "$init" = systemd ] && { $bb mount --move . / || die "cannot move the root"; }
+# The name space's root, as on a real node: setns(2) into it leads there, whatever is chrooted
+# (`runc exec`), and systemd gives services roots of their own.
+$bb mount --move . / || die "cannot move the root"
 exec $bb chroot . /usr/bin/busybox sh /opt/faultctl/guest/pid1.sh
 die "cannot start pid1.sh"
