@@ -50,7 +50,8 @@ class Shape:
         return self.faults * self.apart + self.life
 
 
-SHORT = Shape(nodes=1, faults=12, apart=2, life=16, lease=60, cut=4)
+# Long enough that on a busy host the run is not over when its controller is killed again.
+SHORT = Shape(nodes=1, faults=12, apart=4, life=24, lease=60, cut=4)
 # 540 s from the first start to the last, and up to five faults at once on all nodes together.
 LONG = Shape(nodes=3, faults=30, apart=18, life=60, lease=60, cut=20)
 
