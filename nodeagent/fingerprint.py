@@ -2,7 +2,7 @@
 
 Read-only. docs/fingerprint.md is its schema: what is in it and what is left out, namely
 loaded modules, event numbers, BPF ids, minors of private devices, mount and peer-group
-ids, interface indexes and counters, and nothing else.
+ids, interface indexes and counters, the kubelet's notes on its pods, and nothing else.
 
     python3 -m nodeagent.fingerprint [--state-dir DIR] > before.json
 """

@@ -8,12 +8,16 @@ import stat
 from pathlib import Path
 
 _KUBELET = Path("/var/lib/kubelet")
+_STATE = "_state"
+"""Ends the names of the kubelet's notes on its pods (allocated_pods_state, cpu_manager_state,
+...), which it writes anew with every pod."""
 
 
 def kubelet_files() -> list[str]:
     """The kubelet's own files with all that a revert has to bring back, inode and mtime too."""
     found = []
-    for path in sorted(p for p in _KUBELET.glob("*") if p.is_file()):
+    files = (p for p in _KUBELET.glob("*") if p.is_file() and not p.name.endswith(_STATE))
+    for path in sorted(files):
         info, data = path.stat(), path.read_bytes()
         marks = sorted(f"{name}={os.getxattr(path, name)!r}" for name in os.listxattr(path))
         found.append(

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeagent import fingerprint as fp
+from nodeagent import kubelet_fingerprint
 from nodeagent.backends.dm_probes import is_orphan
 
 LINE = "{id} {parent} {dev} / /mnt/a\\040b rw,relatime {tags}- ext4 /dev/vda rw,errors=remount-ro"
@@ -113,3 +114,13 @@ def test_a_probe_without_a_maker(tmp_path: Path, name: str, uuid: str, orphan: b
 def test_a_probe_with_our_own_number_is_from_somebody_who_had_it_before() -> None:
     name = f"faultctl-probe-{os.getpid()}"
     assert is_orphan(name, f"FAULTCTL-{name}")
+
+
+def test_the_kubelets_notes_on_its_pods_are_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubelet_fingerprint, "_KUBELET", tmp_path)
+    for name in ("config.yaml", "cpu_manager_state", "allocated_pods_state"):
+        (tmp_path / name).write_text("x")
+    (found,) = kubelet_fingerprint.kubelet_files()
+    assert found.startswith("config.yaml -rw")
