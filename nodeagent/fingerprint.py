@@ -244,10 +244,14 @@ def _stopped() -> Iterator[str]:
 
 
 def _nofile() -> Iterator[str]:
-    """Processes with another RLIMIT_NOFILE than process 1, where that is lower (prlimit(2))."""
+    """Processes with another RLIMIT_NOFILE than process 1, where that is lower (prlimit(2)).
+
+    Not kernel threads, which have the kernel's own and come and go.
+    """
     usual = resource.prlimit(1, resource.RLIMIT_NOFILE)
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, FileNotFoundError):
+            os.readlink(f"/proc/{pid}/exe")  # kernel threads have none (proc_pid_exe(5))
             soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
             if soft < usual[0] or hard < usual[1]:
                 yield f"{_text(f'/proc/{pid}/comm')} {soft}:{hard}"
