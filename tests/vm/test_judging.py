@@ -261,7 +261,7 @@ def test_the_examples_negative_control_is_sound(shop: Shop, tmp_path: Path) -> N
     data = shop.experiment()
     file = tmp_path / "experiment.yaml"
     file.write_text(json.dumps(data))
-    run = faultctl("oracle", "check", str(file), "--settle", "5s", "-o", "json",
+    run = faultctl("oracle", "check", str(file), "--settle", "20s", "-o", "json",
                    "--folder", str(tmp_path / "run"), cwd=tmp_path)  # fmt: skip
     out, err = run.communicate(timeout=800)
     assert out, err
