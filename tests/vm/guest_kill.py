@@ -57,7 +57,7 @@ class Matrix:
         self.case = chosen
         self.both = both
         self.every = every
-        kit.with_bpf = both or chosen.heals or chosen.mechanism.startswith("bpf")
+        kit.with_bpf = both or chosen.heals or chosen.mechanism.startswith(("bpf", "tc-"))
         self.left: Killed | None = None
         self.idle = gf.now()
         self.running = ""
