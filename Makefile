@@ -50,8 +50,7 @@ test-unit: $(STAMP)
 # The main job's VM tests, and quick ones of other kinds; `make test-more` has the rest.
 VM_CORE := $(addprefix tests/vm/test_,latent_sector.py latent_stacks.py database.py \
 	disk_outage.py disk_flaky.py disk_delay.py disk_corrupt.py disk_drop_writes.py \
-	bind_block.py dmctl.py bio.py kinds_table.py disk_fill.py disk_throttle.py \
-	inode_exhaust.py fd_exhaust.py sysctl.py kill_kind.py syscall_life.py)
+	bind_block.py dmctl.py bio.py kinds_table.py fd_exhaust.py sysctl.py kill_kind.py)
 VM_MORE := $(filter-out $(VM_CORE),$(wildcard tests/vm/test_*.py))
 STOCK   := FAULTCTL_VM_FLAVOURS=debian-12,debian-13
 SIDE    := -n 2 --dist loadgroup
