@@ -50,23 +50,24 @@ def enter_node() -> None:
 
 def in_node(work: Callable[[], Sequence[str]]) -> list[str]:
     """What `work` finds there; it is done by a child, which can import nothing any more (it does
-    not see the image's files). Raises Refused when the child fails."""
+    not see the image's files). Raises Refused with its error when the child fails."""
     read, write = os.pipe()
     pid = os.fork()
     if not pid:
-        code = 70
+        said, code = "", 70
         try:
             enter_node()
-            os.write(write, "\0".join(work()).encode())
-            code = 0
+            said, code = "\0".join(work()), 0
         except OSError as exc:
-            os.write(2, f"faultd-pod: {exc}\n".encode())
+            said = str(exc)
         finally:
+            os.write(write, said.encode())
             os._exit(code)
     os.close(write)
     with os.fdopen(read, encoding="utf-8") as pipe:
         said = pipe.read()
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code:
-        raise Refused("the node was not reached", f"a child in its namespaces ended with {code}")
+        why = said or f"a child in its namespaces ended with {code}"
+        raise Refused("the node was not reached", why)
     return said.split("\0") if said else []

@@ -118,8 +118,9 @@ def test_a_journal_that_cannot_be_read_is_not_removed(tmp_path: Path, here: None
 
 def test_what_a_child_in_the_node_cannot_do_is_an_error(tmp_path: Path, here: None) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(Refused, match="the node was not reached"):
+    with pytest.raises(Refused, match="the node was not reached") as caught:
         podnode.in_node(lambda: podclean.remove([tmp_path / "file"]))
+    assert "Not a directory" in caught.value.why
     (tmp_path / "folder").mkdir()
     folders = [tmp_path / "folder", tmp_path / "none"]
     assert podnode.in_node(lambda: podclean.remove(folders)) == [str(tmp_path / "folder")]
