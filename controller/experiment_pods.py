@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from controller.kube.choose import parse_how_many
+from controller.kube.choose import NARROW, parse_how_many
 from controller.kube.labels import parse_field_selector, parse_selector
 from nodeagent.model.errors import InvalidSpec
 from nodeagent.model.units import Size
@@ -89,7 +89,6 @@ OneOrMore = Text | tuple[Text, ...]
 HowManyOf = Annotated[
     Annotated[int, Field(strict=True)] | str, AfterValidator(_how_many), Field(examples=["50%"])
 ]
-_NARROW = ("selector", "field_selector", "owner", "node_selector", "on_node", "zone")
 
 
 class PodsEntry(BaseModel):
@@ -138,7 +137,7 @@ class PodsEntry(BaseModel):
             )
         if self.everything and self.pick is not None:
             raise ValueError("all and pick exclude each other")
-        if not (self.pod or many or any(getattr(self, name) for name in _NARROW)):
+        if not (self.pod or many or any(getattr(self, name) for name in NARROW)):
             raise ValueError("every pod of the namespace: say all: true, or narrow it")
         spaces = {p.partition("/")[0] for p in several(self.pod) if "/" in p}
         if len(spaces | ({self.namespace} if self.namespace else set())) > 1:

@@ -6,12 +6,10 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from controller.kube.choose import ALL, parse_how_many
+from controller.kube.choose import ALL, NARROW, parse_how_many
 from controller.kube.discover import Query
 from controller.kube.select import Ask
 from nodeagent.model.errors import InvalidSpec
-
-_NARROW = ("selector", "field_selector", "owner", "node_selector", "on_node", "zone")
 
 
 def asked(default_namespace: str, values: Mapping[str, Any]) -> tuple[Query, Ask]:
@@ -31,7 +29,7 @@ def asked(default_namespace: str, values: Mapping[str, Any]) -> tuple[Query, Ask
     ask = Ask(
         namespace=namespace,
         names=names,
-        selective=any(values[name] for name in _NARROW),
+        selective=any(values[name] for name in NARROW),
         nodes=tuple(values["on_node"]),
         zones=tuple(values["zone"]),
         node_labels=bool(values["node_selector"]),

@@ -12,6 +12,8 @@ from typing import TypeVar
 from nodeagent.model.errors import InvalidSpec, Refused
 
 T = TypeVar("T")
+NARROW = ("selector", "field_selector", "owner", "node_selector", "on_node", "zone")
+"""Words that make a selection less than every pod of a namespace."""
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)%", re.ASCII)
 
 
