@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nodeagent.backends import Outcome, Peer, Prior, Runtime
-from nodeagent.backends.dm_nodes import may_be_opened, private_node
+from nodeagent.backends.dm_nodes import past_the_device_filter, private_node
 from nodeagent.backends.pagecache import evict
 from nodeagent.bind.node import Node
 from nodeagent.bind.procs import opened_by
@@ -110,8 +110,7 @@ class ReadCheckBackend(_Look):
     def apply(self, fault_id: str, step: ReadCheck, prior: Prior, peers: Sequence[Peer]) -> Outcome:
         """Read the sectors. Raises BackendError when the read does not end as promised."""
         offset, length = step.sector * 512, step.sectors * 512
-        with private_node(DevNum(step.major, step.minor)) as node:
-            may_be_opened(node)
+        with past_the_device_filter(), private_node(DevNum(step.major, step.minor)) as node:
             if step.at_least_ms:
                 return self._late(step, self._slowest(step, node))
             if step.byte is not None:
