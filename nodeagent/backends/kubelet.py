@@ -14,7 +14,7 @@ from nodeagent.backends.kept_file import KeptFile
 from nodeagent.backends.pause import wait_for
 from nodeagent.bind.kubelet import ROOT_DIR, running
 from nodeagent.bind.node import Node
-from nodeagent.bind.systemd import is_running, is_stopping, systemctl
+from nodeagent.bind.systemd import is_stopping, systemctl
 from nodeagent.crashpoint import crashpoint
 from nodeagent.model.errors import BackendError, Refused
 from nodeagent.model.kubelet import MEASURED, threshold_above, with_threshold
@@ -137,7 +137,7 @@ class ThresholdBackend:
     ) -> None:
         file = _kept(step)
         file.put_back(prior)
-        goes_down = is_running() and is_stopping()  # it would not be started again
+        goes_down = is_stopping()  # it would not be started again
         before = None if goes_down else running(self._node, step.named)
         if before is not None:  # else it reads the file when it starts
             self._restart(step, before)

@@ -21,11 +21,12 @@ def is_running() -> bool:
 
 
 def is_stopping() -> bool:
-    """Whether the node is going down (SystemState `stopping`): systemd starts no unit any more,
+    """Whether systemd takes the node down (SystemState `stopping`): it starts no unit any more,
     and what its units were ends with this boot. Raises BackendError."""
     if has_handed_over():
         return True
-    return systemctl("show", "--property=SystemState", "--value").strip() == "stopping"
+    shown = ("show", "--property=SystemState", "--value")
+    return is_running() and systemctl(*shown).strip() == "stopping"
 
 
 def has_handed_over() -> bool:
