@@ -60,7 +60,7 @@ def load_experiment(
             plan = _checked(document, experiment, for_schedule)
             if plan is not None and not document.problems:
                 return Loaded(experiment, plan, raw)
-    raise InvalidSpec(_headline(document.problems, name), listed(document.problems))
+    raise _wrong(document, name)
 
 
 def with_found(loaded: Loaded, found: Found) -> Loaded:
@@ -72,13 +72,14 @@ def with_found(loaded: Loaded, found: Found) -> Loaded:
     plan = plan_experiment(loaded.experiment, found)
     _whole_plan(document, loaded.experiment, plan)
     if document.problems:
-        name = loaded.experiment.name
-        raise InvalidSpec(_headline(document.problems, name), listed(document.problems))
+        raise _wrong(document, loaded.experiment.name)
     return replace(loaded, plan=plan)
 
 
-def _headline(problems: list[Problem], name: str) -> str:
-    return f"{name} has {len(problems)} problem{'s' if len(problems) != 1 else ''}"
+def _wrong(document: Document, name: str) -> InvalidSpec:
+    many = len(document.problems)
+    what = f"{name} has {many} problem{'s' if many != 1 else ''}"
+    return InvalidSpec(what, listed(document.problems))
 
 
 def listed(problems: list[Problem]) -> str:
