@@ -6,17 +6,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from dm_kit import DEV, INFO
 
 from nodeagent.backends import devmapper
 from nodeagent.backends.devmapper import DmOverlayBackend
 from nodeagent.backends.dm_types import DmInfo
-from nodeagent.encode.dm import DevNum, Table, format_table, parse_table
+from nodeagent.encode.dm import Table, format_table, parse_table
 from nodeagent.encode.dm_segment import compose
 from nodeagent.model.ranges import Range
 from nodeagent.model.steps import Status
 from nodeagent.model.steps.block import DmOverlay, ErrorSegment
 
-DEV = DevNum(253, 0)
 BASE = parse_table(("0 1000 linear 8:0 2048",))
 OTHER = parse_table(("0 5000 linear 8:16 0",))
 STEP = DmOverlay(
@@ -28,19 +28,6 @@ STEP = DmOverlay(
     segment=ErrorSegment(),
 )
 BAD = compose(BASE, [STEP], lambda name: DEV)
-INFO = DmInfo(
-    dev=DEV,
-    name="vg-data",
-    uuid="LVM-abc",
-    open_count=1,
-    event_nr=0,
-    target_count=3,
-    suspended=False,
-    read_only=False,
-    active_present=True,
-    inactive_present=False,
-    deferred_remove=False,
-)
 
 
 class Control:

@@ -6,29 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from dm_kit import DEV, INFO
 
 from nodeagent.backends import dm_swap
 from nodeagent.backends.dm_swap import recover
 from nodeagent.backends.dm_types import DmInfo
-from nodeagent.encode.dm import DevNum, Table, parse_table
+from nodeagent.encode.dm import Table, parse_table
 from nodeagent.model.errors import ForeignState
 
-DEV = DevNum(253, 0)
 OURS, OTHER = parse_table(("0 8 error",)), parse_table(("0 8 linear 8:0 0",))
-RUNS = DmInfo(
-    dev=DEV,
-    name="data",
-    uuid="LVM-abc",
-    open_count=1,
-    event_nr=0,
-    target_count=1,
-    suspended=False,
-    read_only=False,
-    active_present=True,
-    inactive_present=False,
-    deferred_remove=False,
-)
-SUSPENDED = replace(RUNS, suspended=True)
+SUSPENDED = replace(INFO, suspended=True)
 
 
 class Control:
@@ -41,7 +28,7 @@ class Control:
     def info(self, dev: Any) -> DmInfo:
         self.looks += 1
         runs = self.looks > self.resumed_after or "resume" in self.calls
-        state = RUNS if runs else SUSPENDED
+        state = INFO if runs else SUSPENDED
         return replace(state, inactive_present=self.inactive is not None)
 
     def table(self, dev: Any, inactive: bool = False) -> Table | None:
