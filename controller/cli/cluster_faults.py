@@ -1,4 +1,4 @@
-"""`ls`, `show`, `revert` and `renew` over all agents of a cluster (--cluster)."""
+"""`ls`, `show`, `revert`, `renew` and `exposure` over all agents of a cluster (--cluster)."""
 
 from __future__ import annotations
 
@@ -7,15 +7,21 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import click
+
 from controller import render
 from controller.cli.announced import settled
-from controller.cli.common import fault_data, state_word, target_word
+from controller.cli.common import EXIT_EXPOSED, fault_data, state_word, target_word
 from controller.cli.inject_cluster import entry_data, ledger
 from controller.cli.kube import reached, unreachable
+from controller.client import AgentClient
 from controller.kube import act
+from controller.kube.answers import ApiPath
+from controller.kube.exposed import Exposed, pod_of
 from controller.kube.group import Failure, Outcome, find_group, renew_group, revert_group
 from controller.kube.keeper import open_cluster
 from controller.kube.ledger import Entry
+from controller.kube.objects import pod_from
 from controller.kube.targets import of_group
 from controller.kube.ways import Reached
 from nodeagent.model.errors import FaultError, InvalidSpec, UnknownFault
@@ -186,3 +192,47 @@ def show(access: Mapping[str, Any], fault_id: str, output: str) -> None:
             for row in rows
         ],
     )  # fmt: skip
+
+
+def exposure(access: Mapping[str, Any], fault_id: str, output: str) -> None:
+    """Who a group can still hit on any node, pod by pod. Exits with 1 if somebody, or if that is
+    not known of a node."""
+
+    def ask(node: str, agent: AgentClient) -> list[Exposed]:
+        return [
+            Exposed(
+                node=node,
+                fault=one.id,
+                namespace=json.loads(one.target).get("pod", "").partition("/")[0],
+                found=None if one.state == "ended" else agent.exposure(one.id),
+            )
+            for one in agent.faults()
+            if of_group(one.id, fault_id)
+        ]
+
+    with reached(access) as there:
+        done, failed = there.clients.everywhere(there.nodes(), ask)
+        found = [one for _, faults in sorted(done.items()) for one in faults]
+        if not found:
+            raise unreachable(failed) if failed else UnknownFault(f"no node has {fault_id}")
+        spaces = sorted({one.namespace for one in found if one.namespace})
+        listed = [there.cluster.listed(ApiPath("pods", space))[0] for space in spaces]
+        pods = [pod_from(one) for items in listed for one in items]
+    rows = [
+        {"node": one.node, "id": one.fault, "pod": pod_of(w, pods) or None, **w.model_dump()}
+        for one in found
+        for w in one.workloads
+    ]
+    unknown = [one.fault for one in found if not one.nobody and not one.workloads]
+    if output != "table":
+        armed = [one.fault for one in found if one.found is not None]
+        render.data({"armed": armed, "unknown": unknown, "workloads": rows}, output)
+    else:
+        keys = ("node", "id", "pod", "pid", "comm", "how")
+        cells = [tuple(str(row[key] or "-") for key in keys) for row in rows]
+        empty = f"not known of {', '.join(unknown)}" if unknown else "nobody"
+        render.table(("NODE", "ID", "POD", "PID", "PROCESS", "HOW"), cells, empty)
+    if failed:
+        raise unreachable(failed)
+    if rows or unknown:
+        click.get_current_context().exit(EXIT_EXPOSED)

@@ -17,6 +17,8 @@ from nodeagent.model.units import parse_duration
 from protos import faultd_pb2 as pb
 
 F = TypeVar("F", bound=Callable[..., Any])
+EXIT_EXPOSED = 1
+"""Of `faultctl exposure`: somebody can be hit, or it is not known that nobody can."""
 
 
 def output_option(function: F) -> F:

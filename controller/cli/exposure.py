@@ -5,17 +5,18 @@ from __future__ import annotations
 import click
 
 from controller import render
-from controller.cli.common import client, output_option
-
-EXIT_EXPOSED = 1
+from controller.cli.cluster_verb import cluster_verb
+from controller.cli.common import EXIT_EXPOSED, client, output_option
 
 
 @click.command()
 @click.argument("fault_id")
 @output_option
-@click.pass_context
-def exposure(ctx: click.Context, fault_id: str, output: str) -> None:
+@cluster_verb
+def exposure(fault_id: str, output: str) -> None:
     """List the running workloads that a fault can still hit.
+
+    With --cluster FAULT_ID may be a group's, and the pods are named.
 
     Exit 0 if there are none: it has ended, or was routed around. Exit 1 if there are, or if that
     cannot be told.
@@ -33,4 +34,4 @@ def exposure(ctx: click.Context, fault_id: str, output: str) -> None:
         if not found.complete:
             click.echo("not all processes were looked at")
     if found is not None and (found.workloads or not found.known or not found.complete):
-        ctx.exit(EXIT_EXPOSED)
+        click.get_current_context().exit(EXIT_EXPOSED)

@@ -2,6 +2,7 @@
 
     images.agent()      # archive of the image that Dockerfile.node builds
     images.small()      # archives of `pause` and `busybox`, made here: no registry is at hand
+    images.database()   # archive of `postgres`: PostgreSQL as Debian packages it
 
 buildah works with chroot isolation and the vfs driver, so that it needs neither a container
 runtime nor overlayfs. The base image is made of Debian packages and has the name of the real one.
@@ -21,7 +22,9 @@ from controller.lab.flavours import FLAVOURS
 ROOT = Path(__file__).resolve().parents[2]
 SUITE = "trixie"
 BASE = f"docker.io/library/debian:{SUITE}-slim"
-AGENT, PAUSE, BUSYBOX = (f"localhost/faultctl/{name}:test" for name in ("node", "pause", "busybox"))
+AGENT, PAUSE, BUSYBOX, POSTGRES = (
+    f"localhost/faultctl/{name}:test" for name in ("node", "pause", "busybox", "postgres")
+)
 INPUTS = (
     ".dockerignore",
     "Dockerfile.node",
@@ -62,15 +65,22 @@ def _from_tree(tree: Path, name: str, *config: str) -> None:
 def _base(progress: proc.Progress) -> None:
     if _has(BASE):
         return
-    progress(f"making {BASE} from Debian packages")
-    proc.require("mmdebstrap")
-    work = cache.cache_dir() / "buildah" / "base.tar"
+    _debian(BASE, (), progress)
+
+
+def _debian(name: str, packages: tuple[str, ...], progress: proc.Progress) -> None:
+    """An image of Debian's minimal base and some packages."""
+    progress(f"making {name} from Debian packages")
+    proc.require("mmdebstrap", "buildah")
+    work = cache.cache_dir() / "buildah" / f"{name.replace('/', '-')}.tar"
+    work.parent.mkdir(parents=True, exist_ok=True)
     mirrors = sources.mirrors()
     argv = ["mmdebstrap", "--variant=minbase", "--mode=root"]
+    argv += [f"--include={package}" for package in packages]
     argv += [f"--dpkgopt=path-exclude={glob}" for glob in image.LEFT_OUT]
     argv += [SUITE, str(work), *(mirrors.lines(SUITE) if mirrors else [])]
     proc.run(argv, timeout=BUILD_TIMEOUT, progress=progress)
-    _from_tree(work, BASE)
+    _from_tree(work, name)
     work.unlink()
 
 
@@ -143,3 +153,16 @@ def small(progress: proc.Progress = proc.quiet) -> Path:
 
     recipe = {"pause": PAUSE_SOURCE.decode(), "busybox": 1}
     return cache.build_once("small-images", cache.digest(recipe), build, progress)
+
+
+def database(progress: proc.Progress = proc.quiet) -> Path:
+    """The docker-archive of PostgreSQL's image."""
+    packages = ("postgresql",)
+
+    def build(out: Path) -> None:
+        _debian(POSTGRES, packages, progress)
+        _buildah("push", "-q", POSTGRES, f"docker-archive:{out / 'postgres.tar'}:{POSTGRES}")
+
+    recipe = {"suite": SUITE, "packages": list(packages), "left out": list(image.LEFT_OUT)}
+    found = cache.build_once("database-images", cache.digest(recipe), build, progress)
+    return found / "postgres.tar"

@@ -85,7 +85,8 @@ def ensure(progress: proc.Progress = proc.quiet) -> Path:
 def _ensure(progress: proc.Progress) -> Path:
     programs = components.ensure(progress)
     runtime = _runtime(progress)
-    archives = [images.agent(progress), *sorted(images.small(progress).glob("*.tar"))]
+    archives = [images.agent(progress), images.database(progress)]
+    archives += sorted(images.small(progress).glob("*.tar"))
     parts = [str(RECIPE), programs.name, runtime.parent.name, *(a.parent.name for a in archives)]
     name = hashlib.sha256(" ".join(parts).encode()).hexdigest()[:20]
 

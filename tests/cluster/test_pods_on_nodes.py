@@ -1,7 +1,8 @@
 """Pods as targets on real nodes: found by their cgroups, held through restarts, followed on moves.
 
 The workload is a StatefulSet on a hostPath volume with a device of its own, and two pods that
-talk to each other. The tests build on one another in their order.
+talk to each other; test_database_on_nodes.py has a real one. The tests build on one another in
+their order.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from kubenode import KubeNode
 DEVICE, MOUNT = "/dev/disk/by-id/virtio-data", "/mnt/pgdata"
 SPACE = "shop"
 FILE = "base/16384"
-RESTARTS = 5
+RESTARTS = 1
 
 
 def pod_spec(node: str | None, *, volume: bool = False) -> dict[str, Any]:

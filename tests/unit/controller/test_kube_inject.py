@@ -30,6 +30,7 @@ from nodeagent import agent as agent_module
 from nodeagent.faults import kind_named, kinds
 from nodeagent.listen import TlsFiles
 from nodeagent.model.errors import BackendError, InvalidSpec, Refused
+from nodeagent.model.exposure import Exposure, Workload
 from nodeagent.model.kind import FaultSpec
 
 AGENT = {"app.kubernetes.io/name": "faultd"}
@@ -159,6 +160,39 @@ def test_one_group_over_nodes_is_armed_listed_and_reverted_as_one(
     assert world.run("revert", "--cluster", "g-1") == 0
     assert world.active() == [] and not world.hit("n1") | world.hit("n2")
     assert world.run("revert", "--cluster", "never") == 3
+
+
+def test_exposure_of_a_group_names_the_pods_that_run(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the processes on the nodes: what has no pod any more is exposed as well."""
+    assert world.inject("--pod", "cart-1", "--pod", "cart-2", "--id", "g-4") == 0
+    cgroups = {"n1": f"/kubepods/pod{uid(1)}/{'a' * 64}", "n2": f"/kubepods/pod{uid(7)}"}
+    shown = {
+        node: Exposure(workloads=(Workload(pid=7, comm="app", how="file", cgroup=cgroup),))
+        for node, cgroup in cgroups.items()
+    }
+
+    def say(found: dict[str, Exposure]) -> None:
+        for name, one in world.agents.items():
+            monkeypatch.setattr(one.agent, "exposure", lambda row, s, name=name: found[name])
+        capsys.readouterr()
+
+    say(shown)
+    assert world.run("exposure", "--cluster", "g-4", "-o", "json") == 1
+    told = json.loads(capsys.readouterr().out)
+    assert [(w["node"], w["pod"]) for w in told["workloads"]] == [
+        ("n1", "shop/cart-1"), ("n2", uid(7))]  # fmt: skip
+    say({**shown, "n1": Exposure(known=False)})
+    assert world.run("exposure", "--cluster", "g-4-1") == 1
+    assert "not known of g-4-1" in capsys.readouterr().out
+    say({"n1": Exposure(), "n2": Exposure()})
+    assert world.run("exposure", "--cluster", "g-4") == 0
+    assert "nobody" in capsys.readouterr().out
+    assert world.run("revert", "--cluster", "g-4") == 0
+    say(shown)
+    assert world.run("exposure", "--cluster", "g-4") == 0, "what has ended hits nobody"
+    assert world.run("exposure", "--cluster", "never") == 3
 
 
 def test_one_node_that_fails_takes_all_back(
