@@ -150,9 +150,8 @@ class PodsEntry(BaseModel):
 
     @property
     def part(self) -> dict[str, Any]:
-        """file, offset and length, as far as they are given."""
-        given = {"file": self.file, "offset": self.offset, "length": self.length}
-        return {name: value for name, value in given.items() if value is not None}
+        """file, offset and length, as far as they are given, in words as a target takes them."""
+        return self.model_dump(include={"file", "offset", "length"}, exclude_none=True)
 
     def options(self, seed: str) -> dict[str, Any]:
         """The values of the options of `inject` that say the same; `seed` where none is given."""

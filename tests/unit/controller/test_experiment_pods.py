@@ -104,6 +104,17 @@ def test_what_is_wrong_is_told_with_its_line(old: str, new: str, at: str, words:
     assert "--" not in caught.value.why
 
 
+def test_a_range_of_a_file_on_a_volume_is_asked_for_in_words_with_units() -> None:
+    """As the agent takes it, and the same size however it was written."""
+    of_file = "pod: shop/db-0\n      volume: data\n      file: base/1\n"
+    span = "      offset: 8Ki\n      length: 8192B"
+    text = changed("selector: app=cart\n      pick: 50%", of_file + span)
+    text = text.replace("kind: netem", "kind: latent-sector").replace(", spec: {delay: 200ms}", "")
+    loaded = load(text)
+    part = loaded.experiment.targets["carts"].pods.part
+    assert part == {"file": "base/1", "offset": "8Ki", "length": "8Ki"}
+
+
 def test_neither_node_nor_pods_names_what_is_missing() -> None:
     text = HEAD.replace("    pods:\n      namespace: shop\n      selector: app=cart\n", "").replace(
         "      pick: 50%\n", ""
