@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Build the components before any test is on the clock."""
     mine = [item for item in session.items if HERE in item.path.parents]
-    if mine and not session.config.option.collectonly:
+    if mine and not (session.config.option.collectonly or session.config.option.setupplan):
         writer = session.config.get_terminal_writer()
 
         def say(line: str) -> None:

@@ -89,7 +89,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Build what the selected tests need before any of them is on the clock."""
     mine = [item for item in session.items if HERE in item.path.parents]
-    if not mine or session.config.option.collectonly:
+    if not mine or session.config.option.collectonly or session.config.option.setupplan:
         return
     writer = session.config.get_terminal_writer()
     for name in sorted({base(name) for item in mine for name in _flavours(item)}):

@@ -9,7 +9,7 @@ from controller.lab.fidelity import measure
 DIRECT = "direct 512 B, first bad sector"
 
 
-@pytest.mark.vm("full")
+@pytest.mark.parametrize("flavour", ["full"])
 def test_every_rung_differs_from_the_reference_only_for_a_stated_reason(flavour: str) -> None:
     rows = {row.name: row for row in measure(flavour, print)}
     rungs = set(rows[DIRECT].ours)
