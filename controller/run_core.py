@@ -137,7 +137,7 @@ class Core(Ledger):
         state.maybe_there = True
         self.bring(state)
         start = state.item.start_ns + self.shift_ns
-        last = min(state.end_ns, max(start, self.now) + self.settings.late_ns + 1)
+        last = min(state.end_ns, start + self.settings.late_ns + 1)
         margin = self.settings.hard_margin_ns
         return Apply(state.item, self.settings.lease_ns, state.end_ns, last, margin, look_first)
 
@@ -166,13 +166,14 @@ class Core(Ledger):
         """Another try at what did not work; past the end of a fault only at its way back."""
         state = self.states[key]
         if state.life is Life.APPLYING:
-            late = self.now - (state.item.start_ns + self.shift_ns)
-            if late > self.settings.late_ns:
+            late = self.now - (state.item.start_ns + self.shift_ns) > self.settings.late_ns
+            if late:
                 self.lacks(state, "its node did not answer in time")
             if state.end_ns <= self.now or self.stopping or self.unwhole(state):
                 state.why = state.why or (self.stopping or self._lacking(state) or "plan")
                 return [Look(state.item)]
-            return [self._apply(state)]
+            # Too late to send it; what was sent in time may have arrived unheard.
+            return [Look(state.item) if late else self._apply(state)]
         if state.life is Life.REVERTING:
             return [Revert(state.item, state.remedy)]
         if state.life is Life.ARMED:

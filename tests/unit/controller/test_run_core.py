@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from run_sim import MS, Drive, S, SimNode, item, plan_of
+from run_sim import MS, Drive, S, SimFault, SimNode, item, plan_of
 from test_bundle import HEADER
 
 from controller.experiment import GuardEntry, RemedyEntry
@@ -17,6 +17,7 @@ from controller.recorder import Recorder
 from controller.run import AT_ONCE, Runner
 from controller.run_commands import COMMANDS, command
 from controller.run_recover import restore
+from controller.run_state import Apply
 from nodeagent.model.errors import Conflict, FaultError, StalePlan, Unreachable
 
 
@@ -219,6 +220,43 @@ def test_late_start_is_dropped_beyond_the_limit_and_played_within_it() -> None:
     drive.t = 60 * S
     drive.until(1000)
     assert drive.ends() == {"f1": "late", "f2": "reverted"}
+
+
+def test_a_node_that_is_back_after_the_limit_gets_no_start_any_more() -> None:
+    """A start that got no answer is tried again, and a try is a start like any other."""
+    drive = Drive(plan_of(item("f1", 10, 200), item("f2", 10, 200, "b"), end=250), late=30)
+    drive.nodes["a"].down = drive.nodes["b"].down = True
+    drive.begin().until(35)
+    drive.nodes["a"].down = False
+    drive.until(60)
+    drive.nodes["b"].down = False
+    drive.until(1000)
+    assert drive.ends() == {"f1": "reverted", "f2": "late"}
+    assert drive.nodes["b"].armings == {}
+
+
+def test_what_arrived_in_time_lives_though_its_answer_comes_after_the_limit() -> None:
+    drive = Drive(plan_of(item("f1", 10, 200), end=250), late=30)
+    drive.nodes["a"].lose_replies = {1}
+    drive.begin().until(10)
+    drive.nodes["a"].down = True
+    drive.until(60)
+    drive.nodes["a"].down = False
+    drive.nodes["a"].faults = {
+        name: SimFault(fault.lease_ns, 300 * S, 300 * S)
+        for name, fault in drive.nodes["a"].faults.items()
+    }
+    drive.until(1000)
+    assert drive.ends() == {"f1": "reverted"}
+    drive.armed_once()
+
+
+def test_a_start_that_waits_for_its_turn_on_the_node_is_no_later_than_the_limit() -> None:
+    drive = Drive(plan_of(item("f1", 10, 100), end=120), late=30)
+    drive.begin().until(5)
+    drive.t = 35 * S
+    (start,) = [one for one in drive.core.tick(drive.t) if isinstance(one, Apply)]
+    assert start.not_after <= 40 * S + 1
 
 
 # --- guards, remedies ---------------------------------------------------------------------------
