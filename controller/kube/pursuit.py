@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import threading
 import time
@@ -18,7 +19,7 @@ from controller.kube.objects import Node, Pod, pod_from
 from controller.kube.resolve import Resolved, Wanted
 from controller.kube.select import Ask, why_not
 from controller.kube.targets import Item, items_of
-from nodeagent.model.errors import FaultError, InvalidSpec, Refused, Unreachable
+from nodeagent.model.errors import BackendError, FaultError, InvalidSpec, Refused, Unreachable
 from nodeagent.model.plan import Lease
 
 TRY_S = 0.1
@@ -43,6 +44,13 @@ class _Chase:
     why: str
     until: float
     last: str = ""
+    not_before: float = 0.0
+    ids: dict[str, str] = field(default_factory=dict)
+    """By target, the id that it is tried under."""
+    sent: dict[str, str] = field(default_factory=dict)
+    """By target, the digest of a plan that was sent and got no answer: it may be armed."""
+    done: set[str] = field(default_factory=set)
+    """Targets that are armed: another of the pod may not be yet."""
 
 
 @dataclass
@@ -167,6 +175,10 @@ class Pursuit:
     def _end(self, action: End) -> None:
         gone = {i: self.ids[i] for i in self._of.pop((action.slot, action.uid), ())
                 if i in self.ids}  # fmt: skip
+        chase = self._chases.get(action.slot)
+        if chase is not None and chase.pod.uid == action.uid:
+            del self._chases[action.slot]
+            gone |= {chase.ids[target]: action.node for target in chase.sent}
         outcome = revert_group(self.clients, gone)
         for fault_id, node in gone.items():
             self.ids.pop(fault_id, None)
@@ -178,12 +190,16 @@ class Pursuit:
 
     def _chase(self) -> None:
         for slot, chase in list(self._chases.items()):
+            if time.monotonic() < chase.not_before:
+                continue
             try:
                 self._arm(chase)
             except InvalidSpec as exc:
                 self.say(f"{chase.pod.full_name} is not hit: {exc}")
-            except (Refused, Unreachable) as exc:
+            except (Refused, Unreachable, BackendError) as exc:
+                # BackendError: the pod went, or a container came, while it was being armed.
                 chase.last = str(exc)
+                chase.not_before = time.monotonic() + self._pause(exc)
                 if time.monotonic() < chase.until:
                     continue
                 self.say(f"{chase.pod.full_name} is not hit, given up: {chase.last}")
@@ -202,16 +218,34 @@ class Pursuit:
         for item in made:
             self._arm_one(chase, item)
 
+    @staticmethod
+    def _pause(exc: FaultError) -> float:
+        """The node's journal has a line for each that was begun: not ten of them a second."""
+        return AGAIN_S if isinstance(exc, BackendError) else 0.0
+
     def _arm_one(self, chase: _Chase, item: Item) -> None:
-        self._number += 1
-        request = item.request.model_copy(update={"id": f"{self.wanted.group}-{self._number}"})
-        agent = self.clients.of(item.node)
+        target = json.dumps(item.request.target, sort_keys=True)
+        if target in chase.done:
+            return
+        if target not in chase.ids:
+            self._number += 1
+            chase.ids[target] = f"{self.wanted.group}-{self._number}"
+        request = item.request.model_copy(update={"id": chase.ids[target]})
         try:
-            digest = agent.plan(request)[1]
+            agent = self.clients.of(item.node)
+            digest = chase.sent.get(target) or agent.plan(request)[1]
+            chase.sent[target] = digest
             agent.apply(request, self.lease, digest)
         except Unreachable:
+            # What was sent may have arrived: it is asked for again by the same id and digest.
             self.clients.drop(item.node)
             raise
+        except FaultError:
+            if chase.sent.pop(target, ""):
+                del chase.ids[target]
+            raise
+        del chase.sent[target]
+        chase.done.add(target)
         self.ids[request.id] = item.node
         self._of.setdefault((chase.slot, chase.pod.uid), []).append(request.id)
         self.say(f"{request.id} armed on {item.node}: {item.pod} {chase.why}")
