@@ -29,13 +29,17 @@ ERROR_METADATA = "faultctl-error-bin"
 
 @dataclass(frozen=True)
 class AgentAddress:
-    """Where an agent is, and for tcp:// the PEM files of mutual TLS."""
+    """Where an agent is, and for tcp:// the PEM files of mutual TLS.
+
+    patience: how many times longer than usual it may take to answer.
+    """
 
     url: str = DEFAULT_AGENT
     cert: Path | None = None
     key: Path | None = None
     ca: Path | None = None
     server_name: str | None = None
+    patience: float = 1.0
 
     def channel(self) -> grpc.Channel:
         """An open channel. Raises InvalidSpec for a bad address or missing files."""
@@ -78,7 +82,7 @@ class AgentClient:
         lost: Callable[[AgentClient, bool], None] = lambda client, certain: None,
     ) -> None:
         self.address = address
-        self._stretch = stretch
+        self._stretched = stretch
         self._lost = lost
         self._channel = address.channel()
         self._stub = pb_grpc.FaultdStub(self._channel)  # type: ignore[no-untyped-call]
@@ -93,6 +97,9 @@ class AgentClient:
         traceback: TracebackType | None,
     ) -> None:
         self._channel.close()
+
+    def _stretch(self, seconds: float) -> float:
+        return self._stretched(seconds) * self.address.patience
 
     def _call(self, method: Any, request: Any, timeout: float) -> Any:
         try:

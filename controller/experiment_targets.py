@@ -56,6 +56,7 @@ class NodeEntry(BaseModel):
             self.tls_key or default.key,
             self.tls_ca or default.ca,
             self.tls_server_name or default.server_name,
+            default.patience,
         )
 
 

@@ -48,6 +48,15 @@ def agent_options(function: F) -> F:
             metavar="NAME",
             help="name in the agent's certificate, if it is not the host's",
         ),
+        click.option(
+            "--patience",
+            envvar="FAULTCTL_PATIENCE",
+            type=click.FloatRange(1, 1000),
+            default=1.0,
+            show_default=True,
+            metavar="FACTOR",
+            help="let agents take this much longer to answer, on slow nodes or ways",
+        ),
     )
     for option in reversed(options):
         function = option(function)

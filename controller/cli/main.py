@@ -109,9 +109,10 @@ def cli(
     tls_key: Path | None,
     tls_ca: Path | None,
     tls_server_name: str | None,
+    patience: float,
 ) -> None:
     """Break Linux nodes on purpose, below Kubernetes, exactly and reversibly."""
-    ctx.obj = AgentAddress(agent, tls_cert, tls_key, tls_ca, tls_server_name)
+    ctx.obj = AgentAddress(agent, tls_cert, tls_key, tls_ca, tls_server_name, patience)
 
 
 @cli.command(short_help="the completion script of a shell")

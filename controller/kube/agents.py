@@ -54,13 +54,17 @@ class AgentPod:
 
 @dataclass(frozen=True)
 class Access:
-    """How agents are reached. tls: cert, key and ca; without, they come from the Secret."""
+    """How agents are reached. tls: cert, key and ca; without, they come from the Secret.
+
+    patience: as in AgentAddress.
+    """
 
     namespace: str = AGENT_NAMESPACE
     direct: bool = False
     tls: Mapping[str, Path] | None = None
     server_name: str = SERVER_NAME
     forward: Forward | None = None
+    patience: float = 1.0
 
 
 def agent_pods(items: list[dict[str, Any]]) -> dict[str, AgentPod]:
@@ -132,7 +136,8 @@ class Agents:
             yield self._address(f"tcp://{host}:{port}", tls)
 
     def _address(self, url: str, tls: Mapping[str, Path]) -> AgentAddress:
-        return AgentAddress(url, tls["cert"], tls["key"], tls["ca"], self.access.server_name)
+        files = (tls["cert"], tls["key"], tls["ca"])
+        return AgentAddress(url, *files, self.access.server_name, self.access.patience)
 
     def _pod(self, node: str) -> AgentPod:
         """The node's agent; looked up anew when it was restarted meanwhile."""

@@ -60,6 +60,7 @@ class Ways:
             tls=given or None,
             server_name=named.server_name or SERVER_NAME,
             forward=forward,
+            patience=named.patience,
         )
         cluster = Cluster(self.kubeconfig, self.context)
         with Agents(cluster, access) as agents, Clients(agents) as clients:

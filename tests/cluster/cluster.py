@@ -39,19 +39,24 @@ class Cluster:
         self, *arguments: str, check: bool = True, timeout: float = 300.0
     ) -> subprocess.CompletedProcess[str]:
         """faultctl as a user of this host, by the administrator's kubeconfig."""
-        env = {**os.environ, "KUBECONFIG": str(self.api.kubeconfig), "NO_COLOR": "1"}
         done = subprocess.run(
             [*FAULTCTL, *arguments],
             capture_output=True,
             text=True,
             timeout=timeout,
-            env=env,
+            env=self.env(),
             check=False,
         )
         if check and done.returncode:
             said = f"{done.stdout}\n{done.stderr}"
             raise AssertionError(f"faultctl {' '.join(arguments)}: {done.returncode}\n{said}")
         return done
+
+    def env(self) -> dict[str, str]:
+        """Of a user of this host, who knows that the nodes are emulated."""
+        patience = max(one.node.pace.stretch(1.0) for one in self.nodes)
+        return {**os.environ, "KUBECONFIG": str(self.api.kubeconfig), "NO_COLOR": "1",
+                "FAULTCTL_PATIENCE": f"{min(patience, 1000):.1f}"}  # fmt: skip
 
     def install(self, *extra: str) -> None:
         """Put the agents, from the image that was built, on all nodes."""

@@ -6,7 +6,6 @@ Played as a run from a user's machine, through the API server, and judged by its
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -74,7 +73,7 @@ class Play:
     def __init__(self, shop: Database, cwd: Path) -> None:
         self.shop, self.cwd, self.folder = shop, cwd, cwd / "run"
         (cwd / "experiment.yaml").write_text(json.dumps(experiment(shop)))
-        self._env = {**os.environ, "KUBECONFIG": str(shop.api.kubeconfig), "NO_COLOR": "1"}
+        self._env = shop.cluster.env()
         self.run = self._faultctl("run", "experiment.yaml", "--folder", str(self.folder))
 
     def _faultctl(self, *arguments: str) -> subprocess.Popen[str]:

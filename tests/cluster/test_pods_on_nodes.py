@@ -8,7 +8,6 @@ their order.
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import threading
@@ -204,7 +203,7 @@ def test_a_fault_follows_its_pod_to_another_node(shop: Shop) -> None:
 
 def _follow(shop: Shop, arguments: tuple[str, ...], lines: list[str]) -> None:
     """Its lines as they come; ended by SIGKILL a while after it has followed."""
-    env = {**os.environ, "KUBECONFIG": str(shop.api.kubeconfig), "NO_COLOR": "1"}
+    env = shop.cluster.env()
     with subprocess.Popen([*FAULTCTL, "inject", *arguments], env=env, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as child:  # fmt: skip
         timer = threading.Timer(600, child.terminate)

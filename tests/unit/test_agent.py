@@ -160,6 +160,27 @@ def test_an_apply_that_nobody_waits_for_any_more_is_not_begun(
         assert node.kernel.get("b") == "b0"
 
 
+def test_who_is_patient_waits_for_an_answer_that_others_give_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with served(monkeypatch) as node:
+        facts = node.agent.facts
+
+        def late() -> object:
+            time.sleep(1.0)
+            return facts()
+
+        monkeypatch.setattr(node.agent, "facts", late)
+        for patience, answered in ((1.0, False), (50.0, True)):
+            address = AgentAddress(node.url, patience=patience)
+            with AgentClient(address, lambda seconds: seconds / 20) as client:
+                if answered:
+                    assert client.describe()
+                else:
+                    with pytest.raises(Unreachable, match="in time"):
+                        client.describe()
+
+
 def test_evidence_that_cannot_be_made_keeps_no_fault_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is wrong with it: a counter that is no number, a bug."""
     with served(monkeypatch) as node:
