@@ -136,15 +136,16 @@ def upgrade(access: Access, /, timeout: str, revert: bool, **values: Any) -> Non
 
 
 @deploy.command()
+@click.option("--image", default="", metavar="NAME", help="that cleans the nodes [default: theirs]")
 @timeout_option
 @revert_option
 @click.pass_obj
-def uninstall(access: Access, timeout: str, revert: bool) -> None:
+def uninstall(access: Access, image: str, timeout: str, revert: bool) -> None:
     """Take the agents and all that is theirs off the cluster and its nodes."""
     from controller.kube.deploy import uninstall as work
     from controller.kube.manifests import Options
 
-    work(access.deployment(timeout), Options(), revert=revert)
+    work(access.deployment(timeout), Options(image=image), revert=revert)
     render.out().print("nothing of faultctl is left in the cluster or on its nodes")
 
 

@@ -19,6 +19,7 @@ from controller.kube.client import APPLY, Cluster
 from controller.kube.deploy_status import PodState, Rollout, not_ready, pod_state, rollout
 from controller.kube.group import Clients, Failure
 from controller.kube.manifests import Object, Options, cleaning, installed, path_of
+from controller.kube.node_condition import forget, settle
 from controller.kube.portforward import forward
 from nodeagent.model.errors import FaultError, Refused, Unreachable
 from nodeagent.model.protected import AGENT_NAMESPACE
@@ -29,6 +30,11 @@ LABEL = "app.kubernetes.io/name"
 PRIORITY = ApiPath("priorityclasses", "", "faultctl-node", "scheduling.k8s.io")
 POLL_S = 1.0
 TIMEOUT = timedelta(minutes=5)
+AGAIN = "say it again: it goes on from here"
+MEND = (
+    "faultctl deploy status says what is in the way; when it is mended, or with another --image, "
+    "faultctl deploy upgrade goes on from here"
+)
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,7 @@ def install(at: Deployment, options: Options, valid: timedelta = deploy_certs.VA
         end = deploy_certs.put(at.cluster, valid)
         at.progress(f"made certificates that are valid until {end:%Y-%m-%d}")
     _apply(at, [one for one in objects if one["kind"] == "DaemonSet"])
-    return wait(at)
+    return wait(at, again=MEND)
 
 
 def upgrade(at: Deployment, options: Options, *, revert: bool = False) -> Rollout:
@@ -80,24 +86,33 @@ def upgrade(at: Deployment, options: Options, *, revert: bool = False) -> Rollou
     if present is None:
         raise Refused("faultctl is not installed in this cluster", "", "faultctl deploy install")
     quiet(at, revert=revert)
+    if not options.capabilities and not _privileged(present):
+        at.progress("the agents become privileged; --capabilities keeps them as they are")
     _apply(at, installed(_kept(present, options)))
     return wait(at)
 
 
 def uninstall(at: Deployment, options: Options, *, revert: bool = False) -> None:
-    """Take everything off the cluster and its nodes. Raises Refused while faults are armed."""
-    present = daemonset(at.cluster)
+    """Take everything off the cluster and its nodes. Raises Refused while faults are armed.
+
+    The nodes are cleaned by the image that the agents have, unless the options name another.
+    """
+    present, cleaner = daemonset(at.cluster), daemonset(at.cluster, CLEAN)
     if present is not None:
         quiet(at, revert=revert)
         options = _kept(present, options)
         at.progress("ending the agents")
         _end(at, FAULTD)
-    elif daemonset(at.cluster, CLEAN) is None and _namespace(at.cluster) is None:
+    elif cleaner is not None:
+        options = _kept(cleaner, options)  # an uninstall that came so far
+    elif _namespace(at.cluster) is None:
         raise Refused("faultctl is not installed in this cluster", "", "")
     at.progress("cleaning the nodes")
     _apply(at, cleaning(options))
     wait(at, CLEAN)
     _end(at, CLEAN)
+    for line in forget(at.cluster):
+        at.progress(line)
     at.cluster.delete(PRIORITY)
     at.cluster.delete(ApiPath("namespaces", "", AGENT_NAMESPACE))
     _until(at, lambda: _namespace(at.cluster) is None, lambda: "the namespace is being deleted")
@@ -113,7 +128,7 @@ def quiet(at: Deployment, *, revert: bool) -> None:
         raise Unreachable(
             f"{len(failed)} agents do not say whether faults are armed",
             "; ".join(str(one) for one in failed[:5]),
-            "faultctl deploy status",
+            "faultctl deploy status; is a node gone for good? kubectl delete node NAME",
         )
     if not found:
         return
@@ -125,13 +140,18 @@ def quiet(at: Deployment, *, revert: bool) -> None:
         _, failed = clients.everywhere(
             found, lambda node, agent: [agent.revert(fault) for fault in found[node]]
         )
+        for line in settle(at.cluster, clients, found):
+            at.progress(line)
     if failed:
         raise Refused("faults could not be reverted", "; ".join(map(str, failed)))
 
 
 def armed(cluster: Cluster) -> tuple[dict[str, list[str]], list[Failure]]:
-    """(ids of faults that have not ended, by node; nodes whose agent does not answer)."""
-    nodes = sorted({one.node for one in pods(cluster) if one.node})
+    """(ids of faults that have not ended, by node; nodes whose agent does not answer).
+
+    An agent that never ran, for want of its image for instance, has armed nothing.
+    """
+    nodes = sorted({one.node for one in pods(cluster) if one.node and one.begun})
     if not nodes:
         return {}, []
     with Agents(cluster, Access(forward=forward)) as agents, Clients(agents) as clients:
@@ -180,9 +200,10 @@ def status(cluster: Cluster) -> list[NodeStatus]:
     ]  # fmt: skip
 
 
-def wait(at: Deployment, name: str = FAULTD) -> Rollout:
+def wait(at: Deployment, name: str = FAULTD, again: str = AGAIN) -> Rollout:
     """Wait until a DaemonSet has a ready pod on every node. Raises Unreachable, Refused.
 
+    again: what to do when that takes too long.
     Agents need a node; where there is none, nothing is to be cleaned.
     """
     last = Rollout(0, 0, 0, False)
@@ -204,12 +225,14 @@ def wait(at: Deployment, name: str = FAULTD) -> Rollout:
     def said() -> str:
         return ": ".join(filter(None, (last.text(), not_ready(pods(at.cluster, name)))))
 
-    _until(at, done, said)
+    _until(at, done, said, again)
     at.progress(last.text())
     return last
 
 
-def _until(at: Deployment, done: Callable[[], bool], said: Callable[[], str]) -> None:
+def _until(
+    at: Deployment, done: Callable[[], bool], said: Callable[[], str], again: str = AGAIN
+) -> None:
     end = time.monotonic() + at.timeout_s
     told = ""
     while not done():
@@ -217,9 +240,7 @@ def _until(at: Deployment, done: Callable[[], bool], said: Callable[[], str]) ->
             at.progress(line)
             told = line
         if time.monotonic() > end:
-            raise Unreachable(
-                f"not done within {at.timeout_s:.0f}s", told, "say it again: it goes on from here"
-            )
+            raise Unreachable(f"not done within {at.timeout_s:.0f}s", told, again)
         time.sleep(POLL_S)
 
 
@@ -251,6 +272,11 @@ def _namespace(cluster: Cluster) -> Object | None:
 def _labels(found: Object) -> str:
     selector = found["spec"]["template"]["spec"].get("nodeSelector") or {}
     return ",".join(f"{key}={value}" for key, value in selector.items()) or "none"
+
+
+def _privileged(present: Object) -> bool:
+    container = present["spec"]["template"]["spec"]["containers"][0]
+    return bool((container.get("securityContext") or {}).get("privileged"))
 
 
 def _kept(present: Object, options: Options) -> Options:

@@ -13,13 +13,15 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class PodState:
-    """One pod of a DaemonSet. why: what keeps it from being ready, or empty."""
+    """One pod of a DaemonSet. why: what keeps it from being ready, or empty. begun: its container
+    has been started once; a Pending pod's never was (k8s.io/api/core/v1, PodPhase)."""
 
     node: str
     pod: str
     ready: bool
     why: str
     image: str
+    begun: bool = True
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ def pod_state(pod: Object) -> PodState:
         ready=ready,
         why="" if ready else "it is being deleted" if leaving else _why(status),
         image=spec["containers"][0]["image"],
+        begun=status.get("phase") != "Pending",
     )
 
 

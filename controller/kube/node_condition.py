@@ -139,6 +139,24 @@ def settle(cluster: Cluster, clients: Clients, nodes: Collection[str]) -> list[s
     return refresh(cluster, clients, set(said) & set(nodes))
 
 
+def forget(cluster: Cluster) -> list[str]:
+    """Take the condition off all nodes, whatever it says: when the agents have gone, nobody can
+    put it right. A line for each node where that failed."""
+    try:
+        found, _ = cluster.listed(ApiPath("nodes"))
+    except FaultError as exc:
+        return [f"no condition {TYPE} was looked for: {exc}"]
+    body = {"status": {"conditions": [{"type": TYPE, "$patch": "delete"}]}}
+    names = [one["metadata"]["name"] for one in found if _condition(one)]
+    lines = []
+    for name in names:
+        try:
+            cluster.patch(ApiPath("nodes", name=name, subresource="status"), body, STRATEGIC)
+        except FaultError as exc:
+            lines.append(f"node {name} keeps the condition {TYPE}: {exc}")
+    return lines
+
+
 def _active(agent: Any) -> set[str]:
     return {fault.id for fault in agent.faults(active_only=True)}
 

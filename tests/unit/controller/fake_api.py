@@ -179,6 +179,8 @@ class Handler(BaseHTTPRequestHandler):
     def _object(self, path: str, body: Any) -> None:
         if self.command == "POST":
             self._answer(201, self.server.api.put(f"{path}/{body['metadata']['name']}", body))
+        elif self.headers.get("Content-Type") == "application/apply-patch+yaml":
+            self._answer(200, self.server.api.put(path, body))
         elif path not in self.server.api.objects:
             self._status(404, f'"{path.rsplit("/", 1)[1]}" not found')
         elif self.command == "DELETE":
@@ -244,6 +246,7 @@ def strategic(old: Any, patch: Any) -> Any:
         return patch
     found = {one["type"]: one for one in old.get("status", {}).get("conditions", ())}
     found |= {one["type"]: {**found.get(one["type"], {}), **one} for one in new}
+    found = {name: one for name, one in found.items() if one.get("$patch") != "delete"}
     return {**patch, "status": {**patch["status"], "conditions": list(found.values())}}
 
 

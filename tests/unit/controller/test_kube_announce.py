@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from test_kube_follow import Follower, replacement, until, workload  # noqa: F401 - fixtures
 from test_kube_inject import World, _world, world  # noqa: F401 - fixtures
 
-from controller.kube import herald
+from controller.kube import deploy, herald
 from controller.kube import node_condition as nc
 from controller.kube.agents import Access, Agents
 from controller.kube.client import Cluster
@@ -280,3 +280,43 @@ def test_the_herald_is_a_process_of_its_own(
     world.agents["n1"].client.revert("g-13-1")
     assert child.wait(60) == 0
     assert condition(world, "n1") == ("False", "") and ends(world) == ["cart-1"]
+
+
+# --- an installation that ends ------------------------------------------------------
+
+
+@pytest.fixture
+def deployed(
+    world: World, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+) -> deploy.Deployment:  # fmt: skip
+    tls = {"cert": world.files.client_cert, "key": world.files.client_key, "ca": world.files.ca}
+    access = Access(direct=True, tls=tls, server_name="localhost")
+    monkeypatch.setattr(deploy, "Access", lambda **_: access)
+    return deploy.Deployment(Cluster(world.kubeconfig), lambda line: None, 5.0)
+
+
+def test_faults_that_are_reverted_for_an_upgrade_are_announced_no_more(
+    world: World, heralds: list[herald.Told], deployed: deploy.Deployment  # noqa: F811
+) -> None:  # fmt: skip
+    assert world.inject("--pod", "cart-1", "--id", "g-14", "--announce") == 0
+    deploy.quiet(deployed, revert=True)
+    assert world.active() == [] and condition(world, "n1") == ("False", "")
+
+
+def test_an_uninstall_takes_the_condition_off_all_nodes(
+    world: World, heralds: list[herald.Told], deployed: deploy.Deployment  # noqa: F811
+) -> None:  # fmt: skip
+    assert world.inject("--pod", "cart-1", "--pod", "cart-2", "--id", "g-15", "--announce") == 0
+    assert world.run("revert", "--cluster", "g-15") == 0
+    assert condition(world, "n1") == ("False", "")
+    assert nc.forget(deployed.cluster) == []
+    for name in ("n1", "n2"):
+        assert condition(world, name) == ("", ""), "and others' conditions are kept"
+    world.api.forbidden.add(("patch", "nodes/status"))
+    assert world.inject("--pod", "cart-1", "--id", "g-16") == 0
+    assert nc.forget(deployed.cluster) == [], "nothing is written where there is none"
+    world.api.forbidden.clear()
+    assert world.inject("--pod", "cart-3", "--id", "g-17", "--announce") == 0
+    world.api.forbidden.add(("patch", "nodes/status"))
+    (line,) = nc.forget(deployed.cluster)
+    assert "node n1 keeps the condition" in line and "nodes/status" in line

@@ -113,7 +113,7 @@ def _agent(
         port = int(free.getsockname()[1])
     tls = TlsFiles(files.server_cert, files.server_key, files.ca)
     served.servers = [served.serve((f"tcp://127.0.0.1:{port}",), tls)]  # a dropped one ends
-    ports = [{"name": "faultd", "ports": [{"name": "grpc", "containerPort": port}]}]
+    ports = [{"name": "faultd", "image": "i", "ports": [{"name": "grpc", "containerPort": port}]}]
     api.pod("faultctl-system", f"faultd-{name}", name, AGENT, ip="127.0.0.1", containers=ports)
     return served
 
@@ -285,7 +285,7 @@ def test_a_node_without_an_agent_and_one_that_is_gone(
     world.api.pod("shop", "cart-4", "n3", {"app": "cart"})
     assert world.inject("-n", "shop", "-l", "app=cart", "--all") == 3
     assert "no agent runs on node n3" in capsys.readouterr().err
-    ports = [{"name": "faultd", "ports": [{"name": "grpc", "containerPort": 9}]}]
+    ports = [{"name": "faultd", "image": "i", "ports": [{"name": "grpc", "containerPort": 9}]}]
     world.api.pod("faultctl-system", "faultd-n3", "n3", AGENT, ip="127.0.0.1", containers=ports)
     assert world.inject("-n", "shop", "-l", "app=cart", "--all") == 4
     assert world.active() == []

@@ -1,0 +1,170 @@
+"""Installing, upgrading and uninstalling in odd states, on an API server in small."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_api import FakeApi, fake_api
+
+from controller.cli.main import run
+from controller.kube import deploy, manifests
+from controller.kube.client import Cluster
+from controller.kube.deploy import CLEAN, FAULTD, Deployment
+from controller.kube.deploy_status import Rollout
+from controller.kube.manifests import Options
+from controller.kube.select import AGENT_LABEL
+from nodeagent.model.errors import Refused, Unreachable
+from nodeagent.model.protected import AGENT_NAMESPACE
+
+SETS = f"/apis/apps/v1/namespaces/{AGENT_NAMESPACE}/daemonsets"
+NEVER = {"phase": "Pending",
+         "containerStatuses": [{"name": "faultd", "state": {"waiting": {
+             "reason": "ImagePullBackOff"}}}]}  # fmt: skip
+BROKEN = {"phase": "Running",
+          "containerStatuses": [{"name": "faultd", "state": {"waiting": {
+              "reason": "CrashLoopBackOff"}}}]}  # fmt: skip
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[FakeApi]:
+    with fake_api(tmp_path) as found:
+        found.namespace(AGENT_NAMESPACE)
+        found.namespace("kube-system")
+        yield found
+
+
+@pytest.fixture
+def at(api: FakeApi) -> Deployment:
+    return Deployment(Cluster(api.kubeconfig()), lambda line: None, 0.0)
+
+
+@pytest.fixture
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The DaemonSets that were waited for; they are ready at once."""
+    found: list[str] = []
+
+    def wait(at: Deployment, name: str = FAULTD, again: str = "") -> Rollout:
+        found.append(name)
+        return Rollout(1, 1, 1, True)
+
+    monkeypatch.setattr(deploy, "wait", wait)
+    return found
+
+
+def installed(api: FakeApi, image: str = "me/x:1", **options: Any) -> None:
+    for one in manifests.installed(Options(image, "Never", **options)):
+        if one["kind"] == "DaemonSet":
+            api.put(f"{SETS}/{FAULTD}", one)
+
+
+def agent(api: FakeApi, name: str, node: str, status: dict[str, Any]) -> None:
+    found = [{"name": "faultd", "image": "i"}]
+    api.pod(AGENT_NAMESPACE, name, node, dict([AGENT_LABEL]), containers=found)
+    path = f"/api/v1/namespaces/{AGENT_NAMESPACE}/pods/{name}"
+    api.put(path, {**api.objects[path], "status": status})
+
+
+def image_of(api: FakeApi, name: str) -> str:
+    found: str = api.objects[f"{SETS}/{name}"]["spec"]["template"]["spec"]["containers"][0]["image"]
+    return found
+
+
+def test_agents_that_never_ran_keep_no_upgrade_from_mending_them(
+    api: FakeApi, at: Deployment, waited: list[str]
+) -> None:
+    """A wrong --image: install says that it is installed, and upgrade has nobody to ask."""
+    installed(api, "me/x:wrong")
+    agent(api, "faultd-1", "n1", NEVER)
+    deploy.upgrade(at, Options("me/x:right"))
+    assert waited == [FAULTD] and image_of(api, FAULTD) == "me/x:right"
+
+
+def test_an_agent_that_ran_and_does_not_answer_is_still_in_the_way(
+    api: FakeApi, at: Deployment, waited: list[str]
+) -> None:
+    installed(api)
+    agent(api, "faultd-1", "n1", NEVER)
+    agent(api, "faultd-2", "n2", BROKEN)
+    with pytest.raises(Unreachable, match="1 agents do not say") as no:
+        deploy.upgrade(at, Options("me/x:right"))
+    assert "n2" in no.value.why and "n1" not in no.value.why
+    assert image_of(api, FAULTD) == "me/x:1" and waited == []
+
+
+def test_an_install_that_takes_too_long_says_what_goes_on_from_there(
+    api: FakeApi, at: Deployment
+) -> None:
+    with pytest.raises(Unreachable, match="not done within") as late:
+        deploy.install(at, Options("me/x:wrong"))
+    assert "deploy status" in late.value.hint and "deploy upgrade" in late.value.hint
+    with pytest.raises(Refused, match="is installed"):
+        deploy.install(at, Options("me/x:wrong"))
+
+
+def test_an_uninstall_that_is_said_again_cleans_with_the_same_image_on_the_same_nodes(
+    api: FakeApi, at: Deployment, waited: list[str]
+) -> None:
+    """The agents have gone already: what they were is in the DaemonSet that cleans."""
+    (cleaner,) = manifests.cleaning(Options("me/x:1", "Never", nodes=(("pool", "chaos"),)))
+    api.put(f"{SETS}/{CLEAN}", cleaner)
+    seen: list[dict[str, Any]] = []
+    before = api.put
+
+    def put(path: str, data: dict[str, Any], event: str = "") -> dict[str, Any]:
+        seen.append(data)
+        return before(path, data, event)
+
+    api.put = put  # type: ignore[method-assign]
+    deploy.uninstall(at, Options())
+    assert waited == [CLEAN]
+    (applied,) = seen
+    spec = applied["spec"]["template"]["spec"]
+    assert spec["containers"][0]["image"] == "me/x:1"
+    assert spec["containers"][0]["imagePullPolicy"] == "Never"
+    assert spec["nodeSelector"] == {"kubernetes.io/os": "linux", "pool": "chaos"}
+    assert f"/api/v1/namespaces/{AGENT_NAMESPACE}" not in api.objects
+
+
+def test_the_nodes_are_cleaned_by_another_image_where_the_agents_is_not_to_be_had(
+    api: FakeApi, waited: list[str]
+) -> None:
+    installed(api, "me/x:wrong")
+    agent(api, "faultd-1", "n1", NEVER)
+    before, seen = api.put, []
+
+    def put(path: str, data: dict[str, Any], event: str = "") -> dict[str, Any]:
+        seen.append(path)
+        found = before(path, data, event)
+        if path.endswith(CLEAN):
+            assert image_of(api, CLEAN) == "me/x:right"
+        return found
+
+    api.put = put  # type: ignore[method-assign]
+    api.drop(f"/api/v1/namespaces/{AGENT_NAMESPACE}/pods/faultd-1")
+    config = str(api.kubeconfig())
+    assert run(["deploy", "--kubeconfig", config, "uninstall", "--image", "me/x:right"]) == 0
+    assert f"{SETS}/{CLEAN}" in seen
+
+
+def test_an_uninstall_takes_the_condition_of_the_nodes_along(
+    api: FakeApi, at: Deployment, waited: list[str]
+) -> None:
+    ready = {"type": "Ready", "status": "True"}
+    said = {"type": "FaultInjected", "status": "True", "message": "x (g-1) until T at most"}
+    api.put("/api/v1/nodes/n1", {"status": {"conditions": [ready, said]}})
+    installed(api)
+    deploy.uninstall(at, Options())
+    assert api.objects["/api/v1/nodes/n1"]["status"]["conditions"] == [ready]
+
+
+@pytest.mark.parametrize(("asked", "told"), [(False, True), (True, False)])
+def test_an_upgrade_to_privileged_is_said(
+    api: FakeApi, at: Deployment, waited: list[str], asked: bool, told: bool
+) -> None:
+    installed(api, capabilities=True)
+    lines: list[str] = []
+    deploy.upgrade(Deployment(at.cluster, lines.append, 0.0), Options(capabilities=asked))
+    assert any("become privileged" in line for line in lines) is told
