@@ -54,6 +54,12 @@ def _write(path: Path, value: str) -> None:
         raise BackendError(f"{path} does not take {value!r}", str(exc.strerror)) from exc
 
 
+def _unreadable(what: str, path: Path) -> BackendError:
+    """Fault points are built in: in one boot they never go, only debugfs may be unmounted."""
+    hint = f"mount it, then try again: mount -t debugfs none {DEBUG}"
+    return BackendError(f"{what} cannot be read back", f"there is no {path}", hint)
+
+
 def _u64(value: int) -> int:
     return value & ((1 << 64) - 1)
 
@@ -88,8 +94,10 @@ class FaultPointBackend:
         forms = []
         for name, path, value in self._files(step):
             now = _read(path)
+            if now is None and name == "device":
+                continue  # the disk has gone, and its mark with it; the knobs are still there
             if now is None:
-                return Status.GONE
+                raise _unreadable(step.point, path)
             ours = now == value or (name in COUNTS_DOWN and 0 <= int(now) <= int(value))
             forms.append((now == prior[name], ours))
         if all(ours for _, ours in forms):
@@ -108,7 +116,8 @@ class FaultPointBackend:
 
     def undo(self, fault_id: str, step: FaultPointSet, prior: Prior, peers: Sequence[Peer]) -> None:
         for name, path, _ in reversed(list(self._files(step))):
-            _write(path, prior[name])
+            if name != "device" or path.exists():
+                _write(path, prior[name])
             crashpoint(f"fault-point:{name}:undone")
 
     def measure(self, fault_id: str, step: FaultPointSet, prior: Prior) -> dict[str, Any]:
@@ -126,6 +135,8 @@ class TaskFlagBackend:
     def __init__(self, runtime: Runtime) -> None:
         self._node = Node()
         self._watch = PidWatch(runtime.on_event, self._node)
+        self._marked: dict[str, frozenset[int]] = {}
+        """Fault -> threads that have got a fail-nth: those of later have none, and no hit."""
 
     def observe(self, fault_id: str, step: TaskFlag, peers: Sequence[Peer]) -> Prior:
         """Threads that have the mark already: another tool's, refused."""
@@ -187,6 +198,7 @@ class TaskFlagBackend:
                 self._mark(step, tid, step.value)
                 crashpoint("fault-point:task")
             done |= new
+        self._marked[fault_id] = frozenset(done)
         return {"tasks": len(done)}
 
     def _mark(self, step: TaskFlag, tid: int, value: int) -> None:
@@ -195,21 +207,28 @@ class TaskFlagBackend:
             path.write_text(str(value), encoding="ascii")
 
     def undo(self, fault_id: str, step: TaskFlag, prior: Prior, peers: Sequence[Peer]) -> None:
+        """Until none has it: a thread may be born of one that still has, meanwhile."""
         self._watch.remove(fault_id)
-        if lives(self._node, step.scope):
-            for tid, value in self._threads(step):
-                if value:
-                    self._mark(step, tid, 0)
-        for path in self._heirs(step):
-            with suppress(FileNotFoundError, ProcessLookupError):
-                (path / step.file).write_text("0", encoding="ascii")
+        self._marked.pop(fault_id, None)
+        for _ in range(MAX_ROUNDS):
+            threads = self._threads(step) if lives(self._node, step.scope) else []
+            marked, heirs = [tid for tid, value in threads if value], self._heirs(step)
+            if not marked and not heirs:
+                return
+            for tid in marked:
+                self._mark(step, tid, 0)
+            for path in heirs:
+                with suppress(FileNotFoundError, ProcessLookupError):
+                    (path / step.file).write_text("0", encoding="ascii")
 
     def measure(self, fault_id: str, step: TaskFlag, prior: Prior) -> dict[str, Any]:
         """A fail-nth that is 0 again was used."""
         threads = self._threads(step) if lives(self._node, step.scope) else []
         if step.file == "make-it-fail":
             return {"tasks": sum(1 for _, value in threads if value)}
-        return {"hits": sum(1 for _, value in threads if not value), "tasks": len(threads)}
+        marked = self._marked.get(fault_id, frozenset())
+        values = [value for tid, value in threads if tid in marked]
+        return {"hits": sum(1 for value in values if not value), "tasks": len(values)}
 
 
 class FunctionFailBackend:
@@ -238,6 +257,8 @@ class FunctionFailBackend:
     @staticmethod
     def _injected(step: FunctionFail) -> bool:
         # Not by the file `inject`, which may show another name of the same address.
+        if not FUNCTIONS.is_dir():
+            raise _unreadable("fail_function", FUNCTIONS)
         return (FUNCTIONS / step.function).is_dir()
 
     def status(self, step: FunctionFail, prior: Prior, peers: Sequence[Peer]) -> Status:

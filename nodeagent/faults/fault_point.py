@@ -135,7 +135,8 @@ nth` each thread's n-th chance to fail, of whichever sort, fails once (/proc/PID
 Only the process is hit: all its threads are marked (make-it-fail), and threads and children
 that they start are marked from birth, as the kernel copies the mark. Children that were there
 before are not. The knobs in debugfs are one set for the whole node: a fault point that is in
-use, by a fault of ours or by anybody else, is refused. Every knob returns to its prior value.
+use, by a fault of ours or by anybody else, is refused. The mark is one for all fault points, so
+that one such fault is armed at a time. Every knob returns to its prior value.
 
 Distributions' kernels do not have them (CONFIG_FAULT_INJECTION); kernels for testing do.""",
     spec=Spec,

@@ -59,6 +59,10 @@ class TaskFlag(StepBase):
     scope: PidScope
 
     def key(self) -> str:
+        """The mark make-it-fail is one for all fault points: two that are armed at once would
+        each hit the other's process as well (fault_task_filter, lib/fault-inject.c)."""
+        if self.file == "make-it-fail":
+            return self.file
         return f"{self.file}:{self.scope.pid}:{self.scope.start_ticks}"
 
     def summary(self) -> str:
