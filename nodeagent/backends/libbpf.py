@@ -10,7 +10,9 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import platform
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
@@ -20,6 +22,11 @@ from nodeagent.model.errors import BackendError, Refused
 BPF_F_INNER_MAP = 1 << 12
 BPF_MAP_TYPE_ARRAY = 2
 LOG_LIMIT = 256 * 1024
+MEMBARRIER = {"x86_64": 324, "aarch64": 283}
+"""arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h."""
+MEMBARRIER_CMD_GLOBAL = 1
+PROGRAM_S = 0.05
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 _PRINT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 SAMPLE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
@@ -162,6 +169,17 @@ def check(result: int, what: str) -> int:
         code = errno_of(result)
         raise OSError(code, f"{what}: {os.strerror(code)}")
     return result
+
+
+def wait_for_programs() -> None:
+    """Until every program that runs now has ended: each runs in an RCU read-side section.
+
+    MEMBARRIER_CMD_GLOBAL is synchronize_rcu() (kernel/sched/membarrier.c); a kernel that does not
+    take it (nohz_full) gets a pause that is long for a program.
+    """
+    number = MEMBARRIER.get(platform.machine())
+    if number is None or _LIBC.syscall(number, MEMBARRIER_CMD_GLOBAL, 0, 0):
+        time.sleep(PROGRAM_S)
 
 
 def probe_helper(program_type: int, helper: int) -> bool:

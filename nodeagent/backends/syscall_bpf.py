@@ -61,6 +61,8 @@ class SyscallHooks:
         self._tree_links: list[FdLink] = []
         self._tree_users: set[int] = set()
         self._hook_numbers: dict[str, int] = {}
+        self._missed_before: dict[tuple[int, int], int] = {}
+        """Slot, program -> what it had missed for earlier faults already."""
 
     def load(self, way: Way, function: str, point: int) -> None:
         """Have a hook ready. Raises VerifierRejected, Refused, OSError."""
@@ -108,6 +110,7 @@ class SyscallHooks:
         if hook.link is None:
             hook.link = hook.attach()
         hook.users.add(slot)
+        self._missed_before.setdefault((slot, hook.program_fd), recursion_misses(hook.program_fd))
 
     def attach_tree(self, slot: int) -> None:
         """Follow forks and exits, for a slot."""
@@ -124,6 +127,8 @@ class SyscallHooks:
             if not hook.users and hook.link is not None:
                 hook.link.close()
                 hook.link = None
+        for key in [key for key in self._missed_before if key[0] == slot]:
+            del self._missed_before[key]
         self._tree_users.discard(slot)
         if not self._tree_users:
             while self._tree_links:
@@ -137,10 +142,10 @@ class SyscallHooks:
     def missed(self, slot: int) -> int:
         """Calls that the slot's programs did not see: another one was active on that CPU.
 
-        Counted for each program since it was loaded, whoever made the call.
+        Counted since the slot has had the program attached, whoever made the call.
         """
-        mine = {hook.program_fd for hook in self._hooks.values() if slot in hook.users}
-        return sum(recursion_misses(fd) for fd in mine)
+        mine = {fd: before for (held, fd), before in self._missed_before.items() if held == slot}
+        return sum(recursion_misses(fd) - before for fd, before in mine.items())
 
 
 def _explained(exc: VerifierRejected, way: Way, function: str) -> Exception:

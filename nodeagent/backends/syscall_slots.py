@@ -11,6 +11,7 @@ import platform
 import struct
 import sys
 
+from nodeagent.backends.libbpf import wait_for_programs
 from nodeagent.backends.syscall_bpf import SyscallHooks
 from nodeagent.backends.syscall_places import places, slot_value
 from nodeagent.bind.node import Node
@@ -21,11 +22,12 @@ from nodeagent.encode.globs import START, compile_globs
 from nodeagent.encode.predicate_code import compile_when
 from nodeagent.encode.syscall_maps import CallStats, Hits
 from nodeagent.encode.syscalls import table
-from nodeagent.model.errors import Refused
+from nodeagent.model.errors import BackendError, Refused
 from nodeagent.model.process import PidScope
 from nodeagent.model.steps.syscall import SyscallFail
 
 _COMM = 16
+MAX_ROUNDS = 100
 
 
 def _u32(number: int) -> bytes:
@@ -143,11 +145,12 @@ class SyscallSlots:
         for place in places(step):
             self._mask("fc_points", _u32(place.point), slot, False, keep=True)
         crashpoint("syscall:closed")
+        self.hooks.release(slot)
+        wait_for_programs()  # one that was on its way would count for the slot's next fault
         if isinstance(step.scope, PidScope):
-            self._forget_processes(slot)
+            self._forget_processes(slot, step.scope.tree)
         else:
             self._mask("fc_cgroups", _u64(step.scope.id), slot, False)
-        self.hooks.release(slot)
         if step.when:
             for hook in step.hooks:
                 self._maps["fc_whens"].delete(m.when_key(slot, table()[hook.call].index))
@@ -161,17 +164,38 @@ class SyscallSlots:
         del self._held[slot]
         self._write_control()
 
-    def _forget_processes(self, slot: int) -> None:
+    def _forget_processes(self, slot: int, tree: bool) -> None:
+        """Of a tree, until none is left: a fork that was under way puts its child in afterwards,
+        and with it the slot's next fault would hit children of this one."""
+        for _ in range(MAX_ROUNDS):
+            there = self._forget_those_there(slot)
+            if not tree:
+                return
+            if not there:
+                wait_for_programs()
+                if not self._forget_those_there(slot):
+                    return
+        raise BackendError(
+            "the target's children are not all forgotten",
+            f"after {MAX_ROUNDS} rounds there were new ones",
+            "end the process that forks so fast; it is tried again",
+        )
+
+    def _forget_those_there(self, slot: int) -> bool:
+        """One pass; whether there was any."""
+        any_there = False
         for key in list(self._maps["fc_tgids"].keys()):
             found = self._maps["fc_tgids"].lookup(key)
             start, slots, tree = m.unpack_process(found) if found else (0, 0, 0)
             if not slots >> slot & 1:
                 continue
+            any_there = True
             if slots == 1 << slot:
                 self._maps["fc_tgids"].delete(key)
             else:
                 left = m.pack_process(start, slots & ~(1 << slot), tree & ~(1 << slot))
                 self._maps["fc_tgids"].update(key, left)
+        return any_there
 
     def _mask(self, name: str, key: bytes, slot: int, on: bool, keep: bool = False) -> None:
         """Set or clear a slot's bit; an element without any goes, but for arrays (keep)."""

@@ -1,0 +1,174 @@
+"""Slots of the system-call programs: what one fault leaves is nothing that the next one meets."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeagent.backends import syscall_bpf, syscall_slots
+from nodeagent.backends.bpf_attach import FdLink
+from nodeagent.backends.syscall_bpf import SyscallHooks
+from nodeagent.backends.syscall_slots import SyscallSlots
+from nodeagent.bind.node import Node
+from nodeagent.encode.syscall_maps import Way, pack_process, unpack_process
+from nodeagent.model.errors import BackendError
+from nodeagent.model.process import PidScope
+from nodeagent.model.steps.syscall import Hook, SyscallFail
+
+ROOT, START = 4000, 70
+STEP = SyscallFail(
+    way="modret",
+    hooks=(Hook(call="read", functions=("__x64_sys_read",)),),
+    scope=PidScope(pid=ROOT, start_ticks=START, tree=True),
+    value=-5,
+)
+
+
+def key(pid: int) -> bytes:
+    return struct.pack("=I", pid)
+
+
+class Table(dict[bytes, bytes]):
+    """A map of the kernel's; `fork` runs once all keys were listed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forks: list[int] = []
+
+    def update(self, key: bytes, value: bytes) -> None:  # type: ignore[override]
+        self[key] = value
+
+    def lookup(self, key: bytes) -> bytes | None:
+        return self.get(key)
+
+    def delete(self, key: bytes) -> bool:
+        return self.pop(key, None) is not None
+
+    def keys(self) -> Iterator[bytes]:  # type: ignore[override]
+        yield from list(super().keys())
+        if self.forks and key(ROOT) in self:
+            child = self.forks.pop()
+            _, slots, tree = unpack_process(self[key(ROOT)])
+            self[key(child)] = pack_process(START + 1, tree, tree)
+
+
+class Maps(dict[str, Table]):
+    def __missing__(self, name: str) -> Table:
+        return self.setdefault(name, Table())
+
+
+class Hooks:
+    """Attaches nothing."""
+
+    def __init__(self) -> None:
+        self.maps = Maps()
+
+    def attach(self, *place: Any) -> None:
+        pass
+
+    def attach_tree(self, slot: int) -> None:
+        pass
+
+    def release(self, slot: int) -> None:
+        pass
+
+
+@pytest.fixture
+def hooks() -> Hooks:
+    return Hooks()
+
+
+@pytest.fixture
+def slots(hooks: Hooks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SyscallSlots:
+    monkeypatch.setattr(syscall_slots, "wait_for_programs", lambda: None)
+    found: Any = hooks
+    return SyscallSlots(found, Node(proc=tmp_path))
+
+
+def test_a_child_born_while_a_tree_is_released_is_no_target_of_the_next_fault(
+    hooks: Hooks, slots: SyscallSlots
+) -> None:
+    slot = slots.arm(STEP)
+    hooks.maps["fc_tgids"].forks = [4100]
+    slots.disarm(slot)
+    assert hooks.maps["fc_tgids"] == {}
+    other = STEP.model_copy(update={"scope": PidScope(pid=5000, start_ticks=80)})
+    assert slots.processes(slots.arm(other)) == {5000: 80}
+
+
+def test_a_child_of_a_fork_that_was_under_way_is_forgotten_as_well(
+    hooks: Hooks, slots: SyscallSlots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had read its parent's entry before that was taken; it writes when all looks clean."""
+    slot = slots.arm(STEP)
+    late = [4200]
+
+    def wait() -> None:
+        if late and key(ROOT) not in hooks.maps["fc_tgids"]:
+            entry = pack_process(START + 1, 1 << slot, 1 << slot)
+            hooks.maps["fc_tgids"].update(key(late.pop()), entry)
+
+    monkeypatch.setattr(syscall_slots, "wait_for_programs", wait)
+    slots.disarm(slot)
+    assert not late
+    assert hooks.maps["fc_tgids"] == {}
+
+
+def test_a_tree_that_outruns_us_keeps_its_slot(
+    hooks: Hooks, slots: SyscallSlots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot = slots.arm(STEP)
+
+    def wait() -> None:
+        entry = pack_process(START + 1, 1 << slot, 1 << slot)
+        hooks.maps["fc_tgids"].update(key(4300), entry)
+
+    monkeypatch.setattr(syscall_slots, "wait_for_programs", wait)
+    with pytest.raises(BackendError, match="not all forgotten"):
+        slots.disarm(slot)
+    monkeypatch.setattr(syscall_slots, "wait_for_programs", lambda: None)
+    other = STEP.model_copy(update={"scope": PidScope(pid=5000, start_ticks=80)})
+    assert slots.arm(other) != slot
+    slots.disarm(slot)  # the next attempt
+    assert slots.processes(slot) == {}
+
+
+def test_nothing_is_emptied_before_the_programs_on_their_way_have_ended(
+    hooks: Hooks, slots: SyscallSlots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot = slots.arm(STEP)
+    seen: list[int] = []
+
+    def wait() -> None:
+        points = hooks.maps["fc_points"].values()
+        assert not any(int.from_bytes(mask, "little") for mask in points)
+        seen.append(len(hooks.maps["fc_tgids"]))
+
+    monkeypatch.setattr(syscall_slots, "wait_for_programs", wait)
+    slots.disarm(slot)
+    assert seen[0] == 1
+
+
+def test_what_a_program_missed_before_is_not_the_next_faults(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    misses = 7
+    monkeypatch.setattr(syscall_bpf, "recursion_misses", lambda fd: misses)
+    hooks = SyscallHooks.__new__(SyscallHooks)
+    hooks._missed_before, hooks._tree_users, hooks._tree_links = {}, set(), []
+    hook = syscall_bpf._Hook(-1, lambda: FdLink(-1), FdLink(-1))
+    hooks._hooks = {(Way.MODRET, "__x64_sys_read", 0): hook}
+    monkeypatch.setattr(FdLink, "close", lambda self: None)
+    hooks.attach(Way.MODRET, "__x64_sys_read", 0, 0)
+    assert hooks.missed(0) == 0
+    misses = 10
+    assert hooks.missed(0) == 3
+    hooks.attach(Way.MODRET, "__x64_sys_read", 0, 1)
+    assert (hooks.missed(0), hooks.missed(1)) == (3, 0)
+    hooks.release(0)
+    hooks.attach(Way.MODRET, "__x64_sys_read", 0, 0)
+    assert hooks.missed(0) == 0
