@@ -99,6 +99,9 @@ class Executor:
         Raises StalePlan if the plan would be another one now, Conflict, Refused, or
         BackendError after everything that was begun has been taken back.
         """
+        if self._node.backends.slow() and self._journal.find_fault(request.id) is None:
+            with self._rejection_noted(request.id):  # and no lock: it may take minutes
+                self._node.backends.prepare(self.plan(request).steps)
         with self.mutation():
             existing = self._journal.find_fault(request.id)
             if existing is not None:
@@ -144,8 +147,13 @@ class Executor:
 
     def _observe_one(self, fault_id: str, step: StepBase) -> dict[str, Any]:
         peers = peers_of(self._journal, step.key())
-        try:
+        with self._rejection_noted(fault_id):
             return self._node.backends.of(step).observe(fault_id, step, peers)
+
+    @contextmanager
+    def _rejection_noted(self, fault_id: str) -> Iterator[None]:
+        try:
+            yield
         except FaultError as exc:
             if exc.log:
                 found = {"error": str(exc), "log": exc.log}

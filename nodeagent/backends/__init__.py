@@ -81,6 +81,20 @@ class Unwinds(Protocol):
         """
 
 
+@runtime_checkable
+class Prepares(Protocol):
+    """A backend with work before `observe` that may take minutes and changes nothing.
+
+    It is done without the mutation lock: leases end and faults are reverted meanwhile.
+    """
+
+    def is_slow(self) -> bool:
+        """Whether there may be such work on this node at all."""
+
+    def prepare(self, step: Any) -> None:
+        """Do it for one step. Raises FaultError, OSError."""
+
+
 AnyBackend = Backend[Any]
 
 
@@ -96,6 +110,17 @@ class Registry:
         if found is None:
             raise BackendError(f"no backend knows the step {step.key()}", type(step).__name__)
         return found
+
+    def slow(self) -> bool:
+        """Whether some backend has to prepare what takes long."""
+        return any(isinstance(b, Prepares) and b.is_slow() for b in self._backends.values())
+
+    def prepare(self, steps: Sequence[StepBase]) -> None:
+        """Have that done for these steps. Raises FaultError, OSError."""
+        for step in steps:
+            backend = self.of(step)
+            if isinstance(backend, Prepares):
+                backend.prepare(step)
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,14 @@ class BccLoader:
             with suppress(FaultError):
                 self._programs(name)
 
+    def compile(self, name: str) -> None:
+        """See Loader."""
+        self._programs(name)
+
     def _programs(self, name: str) -> tuple[Source, dict[str, bytes]]:
+        done = self._compiled.get(name)
+        if done is not None:
+            return done  # another one may be under way for minutes
         with self._lock:
             if name not in self._compiled:
                 self._compiled[name] = self._compile(name)

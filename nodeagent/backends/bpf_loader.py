@@ -40,6 +40,9 @@ class Loader(Protocol):
     def prepare(self) -> None:
         """Do now what takes long, without loading anything."""
 
+    def compile(self, name: str) -> None:
+        """As prepare() for one object; safe from any thread. Raises as load()."""
+
 
 class LibbpfLoader:
     """CO-RE objects, compiled when the package was built."""
@@ -51,6 +54,9 @@ class LibbpfLoader:
 
     def prepare(self) -> None:
         """Nothing: it is compiled already."""
+
+    def compile(self, name: str) -> None:
+        """Nothing, as above."""
 
     def load(self, want: Want) -> int:
         """See Loader."""

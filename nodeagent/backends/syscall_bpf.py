@@ -24,6 +24,7 @@ from nodeagent.encode.syscalls import hooked
 from nodeagent.model.bpf import MAPS, chosen_loader
 from nodeagent.model.errors import Refused
 
+TREE = "syscall_tree"
 _TREE = {"fc_tree_fork": "sched_process_fork", "fc_tree_exit": "sched_process_exit"}
 _KPROBES = {Way.ENTRY: "fc_syscall_entry", Way.RETURN: "fc_syscall_return"}
 
@@ -94,6 +95,10 @@ class SyscallHooks:
             self._programs[want] = self.loader.load(want)
         return self._programs[want]
 
+    def object_of(self, way: Way, function: str, point: int) -> str:
+        """The name of the object that load() takes a hook's program from."""
+        return self._want(way, function, point).object
+
     def lsm_number(self, hook: str) -> int:
         """An LSM hook's number, in its program and in fc_numbers."""
         return self._hook_numbers.setdefault(hook, len(self._hook_numbers) + 1)
@@ -101,7 +106,7 @@ class SyscallHooks:
     def load_tree(self) -> None:
         """Have the programs that follow forks and exits ready. Raises as load()."""
         for program in _TREE:
-            self._program(Want("syscall_tree", program, "raw_tp"))
+            self._program(Want(TREE, program, "raw_tp"))
 
     def attach(self, way: Way, function: str, point: int, slot: int) -> None:
         """Attach for a slot; nothing new when another one has it attached already."""
@@ -116,7 +121,7 @@ class SyscallHooks:
         """Follow forks and exits, for a slot."""
         if not self._tree_links:
             for program, tracepoint in _TREE.items():
-                fd = self._program(Want("syscall_tree", program, "raw_tp"))
+                fd = self._program(Want(TREE, program, "raw_tp"))
                 self._tree_links.append(attach_raw_tracepoint(fd, tracepoint))
         self._tree_users.add(slot)
 

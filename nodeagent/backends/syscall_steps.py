@@ -9,8 +9,9 @@ from dataclasses import asdict
 from typing import Any
 
 from nodeagent.backends import Outcome, Peer, Prior, Runtime
+from nodeagent.backends.bpf_object import BTF_VMLINUX
 from nodeagent.backends.pid_watch import PidWatch
-from nodeagent.backends.syscall_bpf import SyscallHooks
+from nodeagent.backends.syscall_bpf import TREE, SyscallHooks
 from nodeagent.backends.syscall_places import places
 from nodeagent.backends.syscall_slots import SyscallSlots
 from nodeagent.bind.node import Node
@@ -24,6 +25,7 @@ from nodeagent.bind.process import (
 )
 from nodeagent.encode.syscall_maps import Hits
 from nodeagent.encode.syscalls import URING, table
+from nodeagent.model.bpf import chosen_loader
 from nodeagent.model.errors import BackendError, FaultError, Refused
 from nodeagent.model.process import PidScope
 from nodeagent.model.steps import Status, StepBase
@@ -50,6 +52,20 @@ class SyscallBackend:
         self._loader = runtime.bpf_loader
         if runtime.bpf_loader == "bcc" and runtime.on_event is not None:
             threading.Thread(target=self._prepare, name="bcc", daemon=True).start()
+
+    def is_slow(self) -> bool:
+        """Whether programs are compiled on the node, which takes seconds at best."""
+        return chosen_loader(self._loader, BTF_VMLINUX.exists()) == "bcc"
+
+    def prepare(self, step: SyscallFail) -> None:
+        """Compile what observe() loads. Raises FaultError, OSError."""
+        with self._lock:
+            hooks = self._ready().hooks
+            wanted = {hooks.object_of(p.way, p.function, p.point) for p in places(step)}
+        if isinstance(step.scope, PidScope) and step.scope.tree:
+            wanted.add(TREE)
+        for name in sorted(wanted):  # without the lock: evidence is asked for meanwhile
+            hooks.loader.compile(name)
 
     def _prepare(self) -> None:
         with suppress(FaultError, OSError):  # it is said again when a fault asks for it

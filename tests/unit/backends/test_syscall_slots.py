@@ -52,7 +52,7 @@ class Table(dict[bytes, bytes]):
         yield from list(super().keys())
         if self.forks and key(ROOT) in self:
             child = self.forks.pop()
-            _, slots, tree = unpack_process(self[key(ROOT)])
+            _, _, tree = unpack_process(self[key(ROOT)])
             self[key(child)] = pack_process(START + 1, tree, tree)
 
 
