@@ -13,12 +13,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from nodeagent.backends.libbpf import SAMPLE, BpfMap, VerifierRejected, check, lib, strerror
+from nodeagent.backends.libbpf import (
+    SAMPLE,
+    BpfMap,
+    VerifierRejected,
+    check,
+    errno_of,
+    lib,
+    strerror,
+)
 from nodeagent.backends.libbpf import log as library_log
 from nodeagent.model.errors import Refused
 
 BTF_VMLINUX = Path("/sys/kernel/btf/vmlinux")
 OBJECTS = Path(__file__).parent.parent / "bpf_objects"
+MAX_SAMPLES = 4096
+"""As many as the largest of our ring buffers holds."""
+_ENOUGH = errno.ECANCELED
 _RECURSION_MISSES = 208
 """Offset in struct bpf_prog_info (include/uapi/linux/bpf.h); u64, since 5.12."""
 
@@ -178,15 +189,21 @@ class RingBuffer:
 
     def _take(self, _context: int | None, data: int, size: int) -> int:
         self._samples.append(ctypes.string_at(data, size))
-        return 0
+        return -_ENOUGH if len(self._samples) >= MAX_SAMPLES else 0
 
     def fileno(self) -> int:
         """For poll or select."""
         return int(lib().ring_buffer__epoll_fd(self._pointer))
 
     def consume(self) -> list[bytes]:
-        """What is there now; does not wait."""
-        check(lib().ring_buffer__consume(self._pointer), "read the ring buffer")
+        """What is there now, at most MAX_SAMPLES; does not wait.
+
+        libbpf goes on for as long as new ones come (ringbuf_process_ring, tools/lib/bpf): with
+        more CPUs that fail bios than this one thread keeps up with, it would never come back.
+        """
+        result = int(lib().ring_buffer__consume(self._pointer))
+        if result >= 0 or errno_of(result) != _ENOUGH:
+            check(result, "read the ring buffer")
         samples, self._samples[:] = list(self._samples), []
         return samples
 
