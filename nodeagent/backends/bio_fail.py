@@ -132,7 +132,7 @@ class BioFailer:
         except VerifierRejected as exc:
             self._object.close()
             raise _no_injection_point(exc) from exc
-        self._slots = BioSlots(self._object)
+        self._slots = BioSlots(self._object, self.recursion_misses)
         self._params = self._object.map("fc_fail_slots")
         self._link: BpfLink | None = None
         self._slots.exclude(os.getpid())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import struct
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nodeagent.backends.bpf_object import BpfObject, RingBuffer
@@ -56,7 +57,10 @@ def _key(number: int) -> bytes:
 class BioSlots:
     """The maps that bio_trace and bio_fail have in common. Methods raise OSError."""
 
-    def __init__(self, loaded: BpfObject) -> None:
+    def __init__(self, loaded: BpfObject, missed: Callable[[], int]) -> None:
+        """missed: how many bios passed unseen since the object was loaded."""
+        self._missed = missed
+        self._missed_before: dict[int, int] = {}
         self._indexes = loaded.map("fc_indexes")
         self._disks = loaded.map("fc_disks")
         self._stats = loaded.map("fc_slot_stats")
@@ -92,6 +96,7 @@ class BioSlots:
         """
         if slot not in self._held:
             self._stats.update(_key(slot), bytes(STATS_SIZE))
+            self._missed_before[slot] = self._missed()
         fresh = create_array("fc_index", ENTRY, len(index), BPF_F_INNER_MAP)
         try:
             fresh.write_all(index.encode())
@@ -139,7 +144,8 @@ class BioSlots:
 
     def stats(self, slot: int) -> SlotStats:
         """Counters since the slot was first put."""
-        return unpack_stats(self._stats.lookup(_key(slot)) or bytes(STATS_SIZE))
+        found = unpack_stats(self._stats.lookup(_key(slot)) or bytes(STATS_SIZE))
+        return replace(found, missed=self._missed() - self._missed_before[slot])
 
     def exclude(self, tgid: int, on: bool = True) -> None:
         """Count a process' bios apart (or no longer), since they are not the workload's."""

@@ -210,6 +210,7 @@ class BioBackend(ABC):
                 "counters": counters(stats),
                 **times(stats),
                 "lost": stats.lost_events,
+                "missed": stats.missed,
                 "records": seen.records(),
                 "took": {op: list(numbers) for op, numbers in seen.took.items()},
                 "kernel_log": list(seen.log),

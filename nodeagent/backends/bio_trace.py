@@ -46,7 +46,7 @@ class BioTracer:
         self._lock = threading.Lock()
         self._object = BpfObject("bio_trace", path)
         self._object.load()
-        self._slots = BioSlots(self._object)
+        self._slots = BioSlots(self._object, self._unseen)
         self._emit = self._object.map("fc_emit_mask")
         self._inflight = self._object.map("fc_inflight_bios")
         self._globals = self._object.map(".bss")  # fc_following
@@ -133,6 +133,11 @@ class BioTracer:
         """Watched bios that could not be followed, which no counter holds."""
         value = self._health.lookup(struct.pack("=I", 0))
         return unpack_health(value or bytes(HEALTH_SIZE))
+
+    def _unseen(self) -> int:
+        """All bios that no counter holds."""
+        lost = self.health()
+        return self.recursion_misses() + lost.inflight_full + lost.mismatched + lost.cut_short
 
     def recursion_misses(self) -> int:
         """Bios missed because the program was active on that CPU already."""

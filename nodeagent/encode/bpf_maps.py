@@ -195,6 +195,8 @@ class SlotStats:
     healed_sectors: int = 0
     draws: int = 0
     lost_events: int = 0
+    missed: int = 0
+    """Bios that passed unseen meanwhile, of whatever disk: not of the slot's own counters."""
 
 
 def unpack_stats(data: bytes) -> SlotStats:

@@ -51,6 +51,12 @@ def evidence(
     for found in data:
         said += found.get("statements", ())
         said += took(found.get("took", {})) if timed else []
+    missed = sum(int(found.get("missed", 0)) for found in counting)
+    if missed:
+        said.append(
+            f"{missed} bios on this node passed unseen: a program was active on that CPU already, "
+            "or too many were under way (not known whether they were the target's)"
+        )
     if not counting:
         said.append("nothing on this node counts hits, so whether it bites is not known")
     counted = bool(counting) and countable
