@@ -136,7 +136,8 @@ def _planned(agent: AgentClient, item: Item) -> Planned:
 
 
 def apply_group(clients: Clients, planned: Sequence[Planned], lease: Lease) -> Outcome:
-    """All armed. If one fails, all are taken back and its error is raised: no partial success."""
+    """All armed. If one fails, all are taken back and its error is raised: no partial success;
+    Ctrl-C in between is such a failure."""
     outcome = Outcome()
 
     def work(node: str, agent: AgentClient) -> None:
@@ -144,7 +145,11 @@ def apply_group(clients: Clients, planned: Sequence[Planned], lease: Lease) -> O
             if one.item.node == node and not outcome.failed:
                 _apply(agent, node, one, lease, outcome)
 
-    _, failed = clients.everywhere([one.item.node for one in planned], work)
+    try:
+        _, failed = clients.everywhere([one.item.node for one in planned], work)
+    except KeyboardInterrupt:
+        revert_group(clients, {one.item.request.id: one.item.node for one in planned})
+        raise
     outcome.failed += failed
     if outcome.failed:
         _take_back(clients, planned, outcome)
@@ -241,10 +246,12 @@ def find_group(
 def _together(what: str, failures: Sequence[Failure]) -> FaultError:
     """One error for all nodes' errors; its class, and so the exit code, is the first one's."""
     first = failures[0].error
+    # An agent's own words are for who calls it alone.
+    hint = first.hint.replace("faultctl revert ", "faultctl revert --cluster ")
     if len(failures) == 1:
         why = f"{first.why}; {what}" if first.why else what
-        return type(first)(f"{failures[0].node}: {first.what}", why, first.hint)
+        return type(first)(f"{failures[0].node}: {first.what}", why, hint)
     shown = "; ".join(str(one) for one in failures[:MAX_NAMED])
     more = f"; and {len(failures) - MAX_NAMED} more" if len(failures) > MAX_NAMED else ""
     kind = type(first) if all(type(f.error) is type(first) for f in failures) else Refused
-    return kind(f"{len(failures)} nodes say no: {what}", shown + more, first.hint)
+    return kind(f"{len(failures)} nodes say no: {what}", shown + more, hint)

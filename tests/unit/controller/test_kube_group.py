@@ -42,7 +42,7 @@ class FakeNodes:
 
     def __init__(self) -> None:
         self.armed: dict[str, set[str]] = {}
-        self.fail: dict[tuple[str, str], list[FaultError]] = {}
+        self.fail: dict[tuple[str, str], list[BaseException]] = {}
         self.at_once: Counter[str] = Counter()
         self.most = 0
         self.threads = 0
@@ -168,6 +168,24 @@ def test_what_cannot_be_taken_back_is_the_error(nodes: FakeNodes) -> None:
         nodes.armed["n0"] = {"group-1"}
         with pytest.raises(BackendError, match="could NOT be taken back"):
             apply_group(clients, planned, Lease())
+
+
+def test_ctrl_c_while_a_group_is_armed_takes_all_back(nodes: FakeNodes) -> None:
+    nodes.fail["apply", "group-70"] = [KeyboardInterrupt()]
+    with Clients(nodes) as clients:
+        planned = plan_group(clients, items(200))
+        with pytest.raises(KeyboardInterrupt):
+            apply_group(clients, planned, Lease())
+    assert left(nodes) == set()
+
+
+def test_a_hint_to_revert_is_one_for_the_cluster(nodes: FakeNodes) -> None:
+    nodes.fail["plan", "group-1"] = [
+        Conflict("taken", "by another", "revert it first: faultctl revert x-1")
+    ]
+    with Clients(nodes) as clients, pytest.raises(Conflict) as no:
+        plan_group(clients, items(1))
+    assert no.value.hint == "revert it first: faultctl revert --cluster x-1"
 
 
 def test_a_stale_plan_is_made_again_but_not_for_ever(nodes: FakeNodes) -> None:
