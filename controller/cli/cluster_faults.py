@@ -24,7 +24,7 @@ from controller.kube.ledger import Entry
 from controller.kube.objects import pod_from
 from controller.kube.targets import of_group
 from controller.kube.ways import Reached
-from nodeagent.model.errors import FaultError, InvalidSpec, UnknownFault
+from nodeagent.model.errors import FaultError, InvalidSpec, Refused, UnknownFault
 from protos import faultd_pb2 as pb
 
 
@@ -34,7 +34,7 @@ def ls(access: Mapping[str, Any], everything: bool, output: str) -> None:
     own = [one for one in ledger().all() if everything or one.state != "ended"]
     with reached(access) as there:
         done, failed = there.clients.everywhere(
-            there.nodes(), lambda node, agent: agent.faults(active_only=not everything)
+            _nodes(there, bool(own)), lambda node, agent: agent.faults(active_only=not everything)
         )
     found = [(node, fault) for node, faults in sorted(done.items()) for fault in faults]
     if output != "table":
@@ -55,6 +55,18 @@ def ls(access: Mapping[str, Any], everything: bool, output: str) -> None:
                      "no faults")  # fmt: skip
     if failed:
         raise unreachable(failed)
+
+
+def _nodes(there: Reached, own: bool) -> list[str]:
+    """Nodes that have an agent. None is no error where there is something to say without them:
+    faults on objects need no agent."""
+    try:
+        return there.nodes()
+    except Refused as exc:
+        if not own:
+            raise
+        render.err().print(f"warning: no agent was asked: {exc}", markup=False)
+        return []
 
 
 def _what(entry: Entry) -> str:
@@ -81,7 +93,7 @@ def revert(
     outcome, ids = Outcome(), {}
     if fault_ids or everything:
         with reached(access) as there:
-            ids = _ids(there, fault_ids)
+            ids = _ids(there, fault_ids, bool(known))
             outcome = revert_group(there.clients, ids)
             settled(there, set(ids.values()))
     outcome.failed += failed
@@ -124,13 +136,14 @@ def _own(
     return rows, failed
 
 
-def _ids(there: Reached, groups: tuple[str, ...]) -> dict[str, str]:
+def _ids(there: Reached, groups: tuple[str, ...], own: bool) -> dict[str, str]:
     """{id: node} of the active faults. Raises UnknownFault: that is never success.
 
     A node that does not answer may hold some: the error says so, after the others' revert.
     """
+    nodes = _nodes(there, own and not groups)
     done, failed = there.clients.everywhere(
-        there.nodes(), lambda node, agent: agent.faults(active_only=not groups)
+        nodes, lambda node, agent: agent.faults(active_only=not groups)
     )
     found = {fault.id: node for node, faults in done.items() for fault in faults}
     if groups:

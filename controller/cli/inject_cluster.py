@@ -25,7 +25,7 @@ from controller.kube.ledger import Entry, Ledger
 from controller.kube.patches import shown
 from controller.kube.select import Ask
 from controller.kube.targets import group_id
-from controller.options import checked, model_options, spec_from
+from controller.options import checked, model_options, option_name, spec_from
 from nodeagent.model.errors import InvalidSpec
 from nodeagent.model.plan import Lease
 from nodeagent.model.policy import NODE
@@ -40,6 +40,10 @@ NOT_HERE = (
     "agent_namespace",
     "announce",
 )
+OF_PODS = ("pod", "selector", "field_selector", "owner", "zone_cap")
+OF_MANY = ("pick", "everything", "pick_seed", "on_node", "node_selector", "zone")
+NOT_ON = {"pods": (), "nodes": OF_PODS, "object": (*OF_PODS, *OF_MANY)}
+"""What would narrow the choice, or seem to, and has no meaning for what a kind acts on."""
 
 
 def ledger() -> Ledger:
@@ -108,8 +112,11 @@ def run(kind: ClusterKind, values: Mapping[str, Any]) -> None:
 
 def _asked(kind: ClusterKind, cluster: Cluster, values: Mapping[str, Any]) -> tuple[Query, Ask]:
     query, ask = asked(cluster.namespace, values)
-    if kind.on != "pods" and (ask.names or values["selector"] or values["owner"]):
-        raise InvalidSpec(f"{kind.name} does not take pods", f"it acts on: {kind.on}")
+    stray = [name for name in NOT_ON[kind.on] if values[name]]
+    if stray:
+        said = "--all" if stray[0] == "everything" else option_name(stray[0])
+        what = "pods" if stray[0] in OF_PODS else "a choice among many"
+        raise InvalidSpec(f"{kind.name} does not take {what}: {said}", f"it acts on: {kind.on}")
     return query, ask
 
 

@@ -40,6 +40,13 @@ def choose(
             f"you have no right to break pods in namespace {missing[0]}", "none was hit",
             "a Role is missing with verb 'delete' on resource 'pods' of the core group",
         )  # fmt: skip
+    static = [pod.full_name for pod in found.pods if pod.static]
+    if static:
+        raise Refused(
+            f"{kind.name} does nothing to {static[0]}",
+            "it is a static pod: what the API shows is its mirror, which the kubelet makes again",
+            f"faults on its node hit it, such as: faultctl inject kill --pod {static[0]}",
+        )
     chosen = [_read(cluster, Place(resource="pods", namespace=p.namespace, name=p.name))
               for p in found.pods]  # fmt: skip
     out = tuple(f"left out {one.pod}: {one.reason}" for one in found.left_out)

@@ -26,7 +26,6 @@ from controller.kube.targets import Item
 from nodeagent.model.errors import (
     BackendError,
     Conflict,
-    FaultError,
     Refused,
     StalePlan,
     UnknownFault,
