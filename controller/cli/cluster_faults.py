@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -165,10 +164,7 @@ def renew(access: Mapping[str, Any], fault_id: str) -> None:
     """Let the leases of a group start anew."""
     own = ledger().find(fault_id)
     if own is not None and own.state == "armed":
-        with ledger().held(fault_id):
-            own = ledger().get(fault_id)
-            own.until = time.time() + own.lease_s
-            ledger().write(own)
+        own = ledger().renew(fault_id)
         render.out().print(f"{fault_id}: {entry_data(own)['left_s']}s left")
         return
     with reached(access) as there:

@@ -26,7 +26,7 @@ from controller.kube.patches import shown
 from controller.kube.select import Ask
 from controller.kube.targets import group_id
 from controller.options import checked, model_options, option_name, spec_from
-from nodeagent.model.errors import InvalidSpec
+from nodeagent.model.errors import FaultError, InvalidSpec
 from nodeagent.model.plan import Lease
 from nodeagent.model.policy import NODE
 
@@ -86,7 +86,7 @@ def explain(name: str) -> None:
 
 
 def run(kind: ClusterKind, values: Mapping[str, Any]) -> None:
-    """Choose, journal, do; then hold, or leave it to a keeper until the lease ends."""
+    """Choose, journal, do; then hold, or leave it to the keeper until the lease ends."""
     given = {"duration": values["lease"], "hard_end": values["hard_end"]}
     lease = Lease.model_validate(
         checked(Lease, {name: value for name, value in given.items() if value is not None})
@@ -102,9 +102,7 @@ def run(kind: ClusterKind, values: Mapping[str, Any]) -> None:
         _show_plan(kind, entry, found, values["output"])
         return
     book = ledger()
-    act.arm(cluster, book, entry)
-    if entry.state == "armed" and not values["hold"]:
-        keeper.start(book, entry)
+    act.arm(cluster, book, entry, lambda: keeper.start(book, entry))
     _show(entry, found, values["output"])
     if values["hold"] and entry.state == "armed":
         _hold(cluster, book, entry, lease)
@@ -196,19 +194,29 @@ def _show(entry: Entry, found: Chosen, form: str) -> None:
 
 
 def _hold(cluster: Cluster, book: Ledger, entry: Entry, lease: Lease) -> None:
-    """Until Ctrl-C or the hard end; then put everything back."""
+    """Renew the lease until Ctrl-C or the hard end; then put everything back. When this process
+    dies, the keeper does, with the lease."""
     stop = threading.Event()
     said: set[str] = set()
+    pause = min(2.0, lease.duration.total_seconds() / 3)
     try:
-        while time.time() < entry.hard_end:
-            for line in act.lost(cluster, entry):
+        while time.time() < entry.hard_end and book.renew(entry.id).state != "ended":
+            for line in _looked(cluster, entry):
                 if line not in said:
                     said.add(line)
                     print(render.printable(line), flush=True)
-            stop.wait(min(2.0, max(0.0, entry.hard_end - time.time())))
+            stop.wait(min(pause, max(0.0, entry.hard_end - time.time())))
     except KeyboardInterrupt:
         ended = act.revert(cluster, book, entry.id, "reverted")
     else:
         ended = act.revert(cluster, book, entry.id, "expired")
     for line in (f"{entry.id}: {ended.end_reason}", *ended.events):
         print(render.printable(line), flush=True)
+
+
+def _looked(cluster: Cluster, entry: Entry) -> list[str]:
+    """What became of the changes; an API server that does not answer ends no fault."""
+    try:
+        return act.lost(cluster, entry)
+    except FaultError as exc:
+        return [f"could not look: {exc}"]

@@ -8,13 +8,14 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from controller import render
 from controller.cli.inject_cluster import ledger
 from controller.cli.kube import check_policy, reached
-from controller.kube import act
+from controller.kube import act, keeper
 from controller.kube.chaosmesh import Mapped, Unmapped, parse
 from controller.kube.collect import choose
 from controller.kube.group import apply_group, plan_group, renew_group, revert_group
@@ -68,7 +69,7 @@ def run_file(
     if not mapped:
         raise Refused("nothing of the file can be run", "a run without a fault is none")
     with reached(access) as there:
-        Play(there, mapped, seed, say=_line, policy=policy).run()
+        Play(there, mapped, seed, say=_line, policy=policy, access=access).run()
 
 
 def _validated(one: Mapped) -> Mapped:
@@ -120,6 +121,7 @@ class Play:
     say: Any
     stop: threading.Event = field(default_factory=threading.Event)
     policy: Path | None = None
+    access: Mapping[str, Any] = field(default_factory=dict)
 
     def run(self) -> None:
         """Blocks until all have ended. Whatever happens, all is taken back."""
@@ -191,12 +193,17 @@ class Play:
         found = choose(self.there.cluster, kind, spec, one.query, ask, ())
         now = time.time()
         hard = now + (one.duration.total_seconds() + LEASE_S if one.duration else 7 * 86400)
+        named = self.access.get("kubeconfig")
         entry = Entry(id=group, kind=kind.name, server=self.there.cluster.server, created=now,
-                      until=hard, hard_end=hard, patched=found.work.patched,
+                      kubeconfig=str(named.resolve()) if named else None,
+                      context=self.access.get("context"), lease_s=LEASE_S, until=now + LEASE_S,
+                      hard_end=hard, patched=found.work.patched,
                       removed=found.work.removed)  # fmt: skip
         spaces = [place.namespace or NODE for place in entry.places]
         self._allowed(kind.name, spaces, timedelta(seconds=hard - now))
-        state.entry = act.arm(self.there.cluster, ledger(), entry)
+        book = ledger()
+        begun = partial(keeper.start, book, entry)
+        state.entry = act.arm(self.there.cluster, book, entry, begun)
         places = ", ".join(place.shown for place in entry.places)
         self.say(f"{one.source}: {one.kind} on {places} (seed {ask.seed})")
         if state.entry.state == "ended":
@@ -216,5 +223,7 @@ class Play:
 
     def _renew(self, live: list[_Live]) -> None:
         for state in live:
+            if state.entry is not None:
+                ledger().renew(state.entry.id)
             for failure in renew_group(self.there.clients, state.ids).failed:
                 self.say(f"{failure.fault or failure.node}: {failure.error}")

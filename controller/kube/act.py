@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from controller.kube.answers import ENDING, ApiPath
@@ -18,10 +18,17 @@ EVICT_S = 30.0
 EVICT_PAUSE_S = 1.0
 
 
-def arm(cluster: Cluster, ledger: Ledger, entry: Entry) -> Entry:
-    """Intent on disk, then the changes, then armed. Raises after all is taken back."""
+def arm(
+    cluster: Cluster, ledger: Ledger, entry: Entry, begun: Callable[[], object] = lambda: None
+) -> Entry:
+    """Intent on disk, then the changes, then armed. Raises after all is taken back.
+
+    begun: called between intent and changes, to have somebody who ends it if this process dies.
+    """
     with ledger.held(entry.id):
         ledger.begin(entry)
+        if entry.patched:
+            begun()
         try:
             for one in entry.patched:
                 _patch(cluster, one)
@@ -70,10 +77,18 @@ def _undo(cluster: Cluster, ledger: Ledger, entry: Entry, reason: str) -> list[s
 
 def _patch(cluster: Cluster, one: Patched) -> None:
     """Make the changes and read them back."""
-    current = cluster.get(one.place.path)
-    if current is None or current["metadata"]["uid"] != one.uid:
-        raise Refused(f"{one.place.shown} is gone", "it went after it was looked at", "try again")
-    cluster.patch(one.place.path, forward(current, one.changes), JSON_PATCH)
+    for attempt in range(TRIES):
+        current = cluster.get(one.place.path)
+        if current is None or current["metadata"]["uid"] != one.uid:
+            raise Refused(f"{one.place.shown} is gone", "it went after it was looked at",
+                          "try again")  # fmt: skip
+        try:
+            cluster.patch(one.place.path, forward(current, one.changes), JSON_PATCH)
+            break
+        except InvalidSpec:
+            # Somebody was faster, a controller with the status for instance; else it is the patch.
+            if attempt == TRIES - 1 or not _was_faster(cluster, one, current):
+                raise
     current = cluster.get(one.place.path) or {}
     other = [c.pointer for c in one.changes if where(current, c) != "ours"]
     if other:
@@ -97,10 +112,19 @@ def _restore(cluster: Cluster, one: Patched) -> list[str]:
             try:
                 cluster.patch(one.place.path, steps, JSON_PATCH)
             except InvalidSpec:
-                continue  # the test of its version failed: somebody was faster
+                if not _was_faster(cluster, one, current):
+                    raise
             continue  # read back
         return [f"{one.place.shown} {c.pointer} was changed by others: kept" for c in foreign]
     raise BackendError(f"{one.place.shown} changes all the time", f"{TRIES} tries")
+
+
+def _was_faster(cluster: Cluster, one: Patched, seen: dict[str, Any]) -> bool:
+    """Whether the object is another version than the one seen: only its test has failed then."""
+    now = cluster.get(one.place.path)
+    if now is None:
+        return True
+    return bool(now["metadata"]["resourceVersion"] != seen["metadata"]["resourceVersion"])
 
 
 def _remove(cluster: Cluster, pod: Removed) -> None:

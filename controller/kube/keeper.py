@@ -45,17 +45,21 @@ def open_cluster(entry: Entry) -> Cluster:
 
 
 def keep(ledger: Ledger, fault_id: str) -> None:
-    """Until the fault has ended: look whether it holds, and end it with its lease."""
+    """Until the fault has ended: look whether it holds, and end it with its lease.
+
+    One that is still an intent then belongs to a process that died while it made the changes:
+    as long as that lives it has the fault's lock.
+    """
     looked = time.monotonic()
     while True:
         entry = ledger.find(fault_id)
-        if entry is None or entry.state != "armed":
+        if entry is None or entry.state == "ended":
             return
         if time.time() >= entry.end:
             if _end(ledger, entry):
                 return
             time.sleep(AGAIN_S)
-        elif time.monotonic() - looked >= LOOK_S:
+        elif entry.state == "armed" and time.monotonic() - looked >= LOOK_S:
             looked = time.monotonic()
             _look(ledger, entry)
         time.sleep(TICK_S)

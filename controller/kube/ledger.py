@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -165,6 +166,16 @@ class Ledger:
                 exc.errors(include_url=False)[0]["msg"],
                 "it is of another version, or damaged: look at it before anything else",
             ) from exc
+
+    def renew(self, fault_id: str) -> Entry:
+        """Word from the owner of a fault: its lease starts anew, if it has not ended. Raises
+        UnknownFault."""
+        with self.held(fault_id):
+            entry = self.get(fault_id)
+            if entry.state != "ended":
+                entry.until = time.time() + entry.lease_s
+                self.write(entry)
+        return entry
 
     def all(self) -> list[Entry]:
         """All faults, the oldest first."""
