@@ -122,6 +122,13 @@ def parse_tbf(options: bytes) -> TbfQdisc:
     return TbfQdisc(rate=rate, burst=max(1, buffer * TICK_NS * rate // 10**9), limit=limit)
 
 
+def _is_burst(shown: int, want: TbfQdisc) -> bool:
+    """Within the clock's tick; the kernel shows a burst as time, of which 32 bits (tbf_dump)."""
+    whole = (_MAX32 + 1) * TICK_NS * want.rate  # bytes times 10^9, as all here
+    away = (shown - want.burst) * 10**9 % whole
+    return min(away, whole - away) <= 2 * 10**9 + 2 * TICK_NS * want.rate
+
+
 def differences(want: AnyQdisc, kind: str, options: bytes) -> list[str]:
     """What of a wanted qdisc the kernel does not show, a line each. Raises ValueError."""
     if kind != want.qdisc:
@@ -129,8 +136,7 @@ def differences(want: AnyQdisc, kind: str, options: bytes) -> list[str]:
     have: AnyQdisc = parse_netem(options) if kind == "netem" else parse_tbf(options)
     wanted, shown = want.model_dump(), have.model_dump()
     if isinstance(want, TbfQdisc):
-        slack = 2 + 2 * TICK_NS * want.rate // 10**9
-        if abs(shown["burst"] - wanted["burst"]) <= slack:
+        if _is_burst(shown["burst"], want):
             shown["burst"] = wanted["burst"]
     else:
         shown["distribution"] = wanted["distribution"]  # not shown by the kernel

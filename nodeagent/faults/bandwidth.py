@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from nodeagent.faults import _net as net
 from nodeagent.faults._net_names import resolved
+from nodeagent.model.errors import Refused
 from nodeagent.model.evidence import Evidence
 from nodeagent.model.facts import Need
 from nodeagent.model.kind import Context, FaultKind, Measured, Rung
@@ -17,8 +18,10 @@ from nodeagent.model.steps import StepBase
 from nodeagent.model.steps.net import TbfQdisc
 from nodeagent.model.units import Duration, Size
 
-FULL_PACKET = 1514
-"""Bytes of a full Ethernet frame; a smaller burst could let nothing through (sch_tbf)."""
+MTU, HEADER = 1500, 14
+"""Of Ethernet, in bytes."""
+FULL_PACKET = MTU + HEADER
+"""Bytes of a full frame; what is larger than the burst is dropped (tbf_enqueue, sch_tbf.c)."""
 MAX_BYTES = 0xFFFFFFFF
 _SECOND = timedelta(seconds=1)
 _TICK = timedelta(milliseconds=4)  # of the slowest kernels' clock, 250 Hz
@@ -32,7 +35,8 @@ class Spec(net.NetSpec):
         default=None,
         ge=FULL_PACKET,
         le=MAX_BYTES,
-        description="bytes that may go at once; by default what the rate allows in 4ms",
+        description="bytes that may go at once; by default what the rate allows in 4ms, and two "
+        "full packets of the interface",
     )
     latency: Duration = Field(
         default=timedelta(milliseconds=50),
@@ -47,13 +51,13 @@ class Spec(net.NetSpec):
             raise ValueError("rate x latency is more than the 4 GiB that the qdisc can hold")
         return self
 
-    def bucket(self) -> TbfQdisc:
+    def bucket(self, mtu: int = MTU) -> TbfQdisc:
         """In the kernel's units: bytes per second, bytes."""
-        per_second = self.rate // 8
+        per_second, full = self.rate // 8, max(FULL_PACKET, mtu + HEADER)
         burst = self.burst
         if burst is None:
-            burst = max(2 * FULL_PACKET, int(per_second * (_TICK / _SECOND)))
-        limit = max(FULL_PACKET, int(per_second * (self.latency / _SECOND))) + burst
+            burst = max(2 * full, int(per_second * (_TICK / _SECOND)))
+        limit = max(full, int(per_second * (self.latency / _SECOND))) + burst
         return TbfQdisc(rate=per_second, burst=min(burst, MAX_BYTES), limit=min(limit, MAX_BYTES))
 
 
@@ -62,7 +66,15 @@ def _needs(spec: Spec) -> tuple[Need, ...]:
 
 
 def _plan(spec: Spec, context: Context) -> Sequence[StepBase]:
-    return net.shaped(spec, context, spec.bucket())
+    widest = max(net.interfaces(spec.interface, net.net(context)), key=lambda i: i.mtu)
+    if spec.burst is not None and spec.burst < widest.mtu + HEADER:
+        raise Refused(
+            f"a burst of {spec.burst} bytes lets no full packet through",
+            f"{widest.name} has packets of {widest.mtu + HEADER} bytes, and larger ones than the "
+            "burst are dropped",
+            f"--burst {widest.mtu + HEADER}B or more, or none",
+        )
+    return net.shaped(spec, context, spec.bucket(widest.mtu))
 
 
 def _evidence(spec: Spec, measured: tuple[Measured, ...]) -> Evidence:
