@@ -99,7 +99,8 @@ def _states(spec: Spec) -> tuple[int, int, int, int, int] | None:
     back = 100 - model.p13 if model.p31 is None else model.p31
     shares = (model.p13, back, model.p32, model.p14, model.p23)
     p13, p31, p32, p14, p23 = map(scaled, shares)
-    return p13, p31, p32, p14, p23
+    # loss_4state adds the ways out of a state in 32 bits: half and half, rounded up, would be 0.
+    return min(p13, FULL - p14), min(p31, FULL - p32), p32, p14, p23
 
 
 def _slots(spec: Spec) -> Slots | None:

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from nodeagent.model.netspec import format_rate
+from nodeagent.model.units import format_percent
 
 if TYPE_CHECKING:
     from nodeagent.faults.netem import Spec
@@ -20,6 +21,7 @@ def check_spec(spec: Spec) -> None:
     _check_something(spec)
     _check_jitter(spec)
     _check_pairs(spec)
+    _check_models(spec)
     _check_limit(spec)
 
 
@@ -63,6 +65,29 @@ def _check_pairs(spec: Spec) -> None:
         raise ValueError("rate_overhead, rate_cell and rate_cell_overhead go with rate")
     if spec.slot is not None and spec.slot.longest < spec.slot.min:
         raise ValueError("the slot's max is less than its min")
+
+
+def _check_models(spec: Spec) -> None:
+    """What sch_netem takes, and then does nothing, or something else."""
+    gilbert, states, slot = spec.loss_gilbert, spec.loss_states, spec.slot
+    if gilbert is not None and not (gilbert.good or (gilbert.p and gilbert.bad)):
+        raise ValueError("nothing would be lost: loss_gilbert needs p, or a loss in the good state")
+    if slot is not None and not slot.longest:
+        raise ValueError("the slot takes no time: give it a min or a max")
+    if states is None:
+        return
+    if not (states.p13 or states.p14):
+        raise ValueError("nothing would be lost: loss_states needs p13 or p14")
+    back = 100 - states.p13 if states.p31 is None else states.p31
+    shown = f"p31 ({format_percent(back)}, as none is given)" if states.p31 is None else "p31"
+    for names, whole in (
+        ("p13 and p14", states.p13 + states.p14),
+        (f"{shown} and p32", back + states.p32),
+    ):
+        if whole > 100:
+            raise ValueError(
+                f"{names} are {format_percent(whole)} together: both are ways out of one state"
+            )
 
 
 def _check_limit(spec: Spec) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pydantic import ValidationError
 
+from nodeagent.faults._netem_qdisc import qdisc_of, scaled
 from nodeagent.faults.bandwidth import Spec as Bandwidth
+from nodeagent.faults.netem import Spec as Netem
 from nodeagent.model.errors import Refused
-from nodeagent.model.steps.net import IfbShaper, TbfQdisc
+from nodeagent.model.steps.net import FULL, IfbShaper, TbfQdisc
 from tests.unit.faults.test_net_plan import ETH0, LO, plan
 
 JUMBO = ETH0.model_copy(update={"name": "eth1", "ifindex": 3, "mtu": 9001})
@@ -37,3 +43,53 @@ def test_a_burst_that_lets_no_full_packet_through_is_refused() -> None:
     assert "--burst 9015B" in caught.value.hint
     assert bucket({"burst": "2KiB"}, ETH0).burst == 2048
     assert bucket({"burst": "2KiB", "interface": "eth0"}, ETH0, JUMBO).burst == 2048
+
+
+# --- models of losses ---------------------------------------------------------------
+
+
+@given(st.integers(0, 10_000), st.integers(1, 10_000), st.integers(0, 10_000))
+@example(5_000, 5_000, 10_000)
+def test_ways_out_of_a_state_never_add_up_to_more_than_all(p31: int, p13: int, share: int) -> None:
+    """loss_4state adds them in 32 bits: 50% and 50% would be none at all."""
+    p32, p14 = (10_000 - p31) * share // 10_000, (10_000 - p13) * share // 10_000
+    text = ",".join(
+        f"{name}={Decimal(value) / 100}%"
+        for name, value in (("p13", p13), ("p31", p31), ("p32", p32), ("p14", p14))
+    )
+    made = qdisc_of(Netem.model_validate({"delay": "1ms", "loss_states": text})).states
+    assert made is not None
+    assert made[0] + made[3] <= FULL
+    assert made[1] + made[2] <= FULL
+    for have, hundredths in zip(made, (p13, p31, p32, p14), strict=False):
+        assert abs(have - scaled(Decimal(hundredths) / 100)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"loss_states": "p13=60%,p14=60%"}, "p13 and p14 are 120% together"),
+        ({"loss_states": "p13=1%,p31=60%,p32=41%"}, "p31 and p32 are 101% together"),
+        ({"loss_states": "p13=1%,p32=50%"}, r"p31 \(99%, as none is given\) and p32 are 149%"),
+        ({"loss_states": "p13=0%"}, "nothing would be lost"),
+        ({"loss_gilbert": "p=0%"}, "nothing would be lost"),
+        ({"slot": "min=0s"}, "slot takes no time"),
+        ({"slot": "min=0s,packets=8"}, "slot takes no time"),
+    ],
+)
+def test_models_that_do_nothing_or_cannot_be(spec: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        Netem.model_validate(spec)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"loss_states": "p13=1%,p31=50%,p32=50%"},
+        {"loss_states": "p13=0%,p14=1%"},
+        {"loss_gilbert": "p=0%,good=1%"},
+        {"slot": "min=0s,max=1ms"},
+    ],
+)
+def test_models_that_do_something(spec: dict[str, Any]) -> None:
+    assert Netem.model_validate(spec)
