@@ -236,14 +236,17 @@ Remotes = Annotated[
 
 def _parse_port_list(value: object) -> tuple[PortRange, ...]:
     if isinstance(value, str | int):
-        return tuple(sorted({parse_ports(part) for part in str(value).split(",")}))
-    if isinstance(value, Sequence):
-        return tuple(
-            sorted(
-                {parse_ports(v if isinstance(v, str) else format_ports(tuple(v))) for v in value}
-            )
-        )
-    raise ValueError("ports are text such as 80,443,8000-8010")
+        value = str(value).split(",")
+    if not isinstance(value, Sequence):
+        raise ValueError("ports are text such as 80,443,8000-8010")  # noqa: TRY004 - as above
+    return tuple(sorted({parse_ports(_port_text(item)) for item in value}))
+
+
+def _port_text(item: object) -> str:
+    """One of a list: text, a number, or the first and the last of a range."""
+    if isinstance(item, tuple | list) and len(item) == 2:
+        return f"{item[0]}-{item[1]}"
+    return str(item)
 
 
 Ports = Annotated[

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from nodeagent.faults._netem_qdisc import qdisc_of, scaled
 from nodeagent.faults.bandwidth import Spec as Bandwidth
 from nodeagent.faults.netem import Spec as Netem
+from nodeagent.faults.port_taken import Spec as Ports
 from nodeagent.model.errors import Refused
 from nodeagent.model.steps.net import FULL, IfbShaper, TbfQdisc
 from tests.unit.faults.test_net_plan import ETH0, LO, plan
@@ -93,3 +94,26 @@ def test_models_that_do_nothing_or_cannot_be(spec: dict[str, Any], words: str) -
 )
 def test_models_that_do_something(spec: dict[str, Any]) -> None:
     assert Netem.model_validate(spec)
+
+
+# --- ports --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ports", "want"),
+    [
+        ([8080, 9090], ((8080, 8080), (9090, 9090))),
+        ([80, "90-95", [7, 9]], ((7, 9), (80, 80), (90, 95))),
+        (80, ((80, 80),)),
+    ],
+)
+def test_ports_of_a_file_may_be_numbers(ports: object, want: object) -> None:
+    assert Ports.model_validate({"ports": ports}).ports == want
+
+
+@pytest.mark.parametrize(
+    "ports", [[[80]], [[80, 90, 95]], [None], [True], [0], [65536], [80.5], [{}], True, []]
+)
+def test_what_are_no_ports_is_told(ports: object) -> None:
+    with pytest.raises(ValidationError, match="port"):
+        Ports.model_validate({"ports": ports})
