@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from datetime import timedelta
-from ipaddress import ip_interface, ip_network
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from nodeagent.faults._net_names import addressed, followed, from_ports
+from nodeagent.faults._net_reach import check_reach, peer_flows
 from nodeagent.model.errors import InvalidSpec, Refused
 from nodeagent.model.facts import Need, NeedNet, NeedRoot
 from nodeagent.model.kind import Context, FaultSpec, Guard, Measured
@@ -145,8 +145,8 @@ def interfaces(chosen: str | None, binding: NetBinding) -> list[NetInterface]:
 
 def flows(spec: NetSpec, binding: NetBinding) -> tuple[Flow, ...]:
     """Packets that are meant. Raises Refused."""
-    peers = [Flow(remote=str(ip_network(address))) for address in binding.peers]
-    remotes = from_ports([*addressed(spec.to, binding), *peers] or [Flow()], spec.local_ports)
+    named = [*addressed(spec.to, binding), *peer_flows(binding)]
+    remotes = from_ports(named or [Flow()], spec.local_ports)
     if len(remotes) > MAX_FLOWS:
         raise Refused(f"{len(remotes)} networks and ports are too many", f"at most {MAX_FLOWS}")
     return tuple(dict.fromkeys(remotes))
@@ -163,42 +163,10 @@ def check(spec: NetSpec, context: Context) -> None:
     binding = net(context)
     check_host(spec.host_network, binding)
     chosen = interfaces(spec.interface, binding)
-    meant = flows(spec, binding)
+    flows(spec, binding)
     if Flow() in spec.but:
         raise InvalidSpec("nothing would be hit", "--but names everything")
-    _check_families(meant, chosen)
-    if "egress" in spec.hooks:
-        _check_own_addresses(meant, binding, chosen)
-
-
-def _check_families(meant: Sequence[Flow], chosen: Sequence[NetInterface]) -> None:
-    """A network of a family that no interface speaks can never match (CASES 45)."""
-    own = {ip_interface(a).version for i in chosen for a in i.addresses}
-    for flow in meant:
-        network = flow.network()
-        if own and network is not None and network.version not in own:
-            names = ", ".join(i.name for i in chosen)
-            raise Refused(
-                f"no packet can ever go to {flow.text()}",
-                f"{names} has no IPv{network.version} address",
-            )
-
-
-def _check_own_addresses(
-    meant: Sequence[Flow], binding: NetBinding, chosen: Sequence[NetInterface]
-) -> None:
-    """Packets to the namespace's own addresses never leave by its interfaces (CASES 51)."""
-    if any(i.loopback for i in chosen):
-        return
-    own = {str(ip_interface(a).ip) for i in binding.interfaces for a in i.addresses}
-    for flow in meant:
-        network = flow.network()
-        if network is not None and network.num_addresses == 1 and str(network[0]) in own:
-            raise Refused(
-                f"no packet can ever leave to {flow.text()}",
-                "it is an address of the target itself: --to names the far end",
-                "to hit its server's answers use --local-ports, for its own traffic --interface lo",
-            )
+    check_reach(spec, binding, chosen)
 
 
 def guards(spec: NetSpec, context: Context) -> tuple[Guard, ...]:

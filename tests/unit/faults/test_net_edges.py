@@ -117,3 +117,54 @@ def test_ports_of_a_file_may_be_numbers(ports: object, want: object) -> None:
 def test_what_are_no_ports_is_told(ports: object) -> None:
     with pytest.raises(ValidationError, match="port"):
         Ports.model_validate({"ports": ports})
+
+
+# --- addresses that can be reached --------------------------------------------------
+
+V4 = ETH0.model_copy(update={"addresses": ("10.9.0.1/24",)})
+PORT_OF_A_BRIDGE = ETH0.model_copy(update={"addresses": ("fe80::1/64",)})
+V4_WITH_LINK_LOCAL = ETH0.model_copy(update={"addresses": ("10.9.0.1/24", "fe80::1/64")})
+BOTH = ("10.0.0.1", "2001:db8::1")
+
+
+def test_a_name_or_peer_of_both_families_is_fine_where_one_of_them_is_spoken() -> None:
+    """CASES 43, 45: a target without IPv6 can still reach the other addresses."""
+    spec = {"delay": "1ms", "to": "db.internal"}
+    (_, step) = plan("netem", spec, interfaces=(LO, V4), names=(("db.internal", BOTH),)).steps
+    assert {f.remote for f in step.flows} >= {"10.0.0.1/32"}  # type: ignore[attr-defined]
+    assert plan("netem", {"delay": "1ms"}, interfaces=(LO, V4), peers=BOTH).steps
+    for names, peers in (((("db.internal", BOTH[1:]),), ()), ((), BOTH[1:])):
+        with pytest.raises(Refused, match="no IPv6 address"):
+            plan("netem", spec if names else {"delay": "1ms"}, interfaces=(LO, V4), names=names,
+                 peers=peers)  # fmt: skip
+    with pytest.raises(Refused, match="no IPv6 address"):  # that one was asked for by itself
+        plan("netem", {"delay": "1ms", "to": "10.0.0.1,2001:db8::1"}, interfaces=(LO, V4))
+
+
+def test_a_link_local_address_says_nothing_of_other_networks() -> None:
+    """Each interface that is up has one, a bridge's port for IPv4 no other."""
+    spec = {"delay": "1ms", "to": "10.0.0.0/8"}
+    assert plan("netem", spec, interfaces=(LO, PORT_OF_A_BRIDGE)).steps
+    for to in ("2001:db8::/32", "fd00::2"):
+        with pytest.raises(Refused, match="no IPv6 address"):
+            plan("netem", {"delay": "1ms", "to": to}, interfaces=(LO, V4_WITH_LINK_LOCAL))
+    for to in ("fe80::2", "ff02::fb", "::/0"):
+        assert plan("netem", {"delay": "1ms", "to": to}, interfaces=(LO, V4_WITH_LINK_LOCAL)).steps
+    # its address is on another interface, as where routing is by BGP
+    lo = LO.model_copy(update={"addresses": ("127.0.0.1/8", "::1/128", "2001:db8:1::1/128")})
+    spec = {"delay": "1ms", "to": "2001:db8::/32"}
+    assert plan("netem", spec, interfaces=(lo, V4_WITH_LINK_LOCAL)).steps
+
+
+def test_a_name_that_the_target_has_among_others_is_fine() -> None:
+    """A headless service names all of its pods, the target itself too (CASES 51)."""
+    spec = {"to": "db.internal", "direction": "egress"}
+    names = (("db.internal", ("10.9.0.1", "10.9.0.2")),)
+    (step,) = plan("partition", spec, names=names).steps
+    assert "10.9.0.2/32" in step.summary()
+    with pytest.raises(Refused, match="address of the target itself"):
+        plan("partition", spec, names=(("db.internal", ("10.9.0.1", "fd00::1")),))
+    with pytest.raises(Refused, match="address of the target itself"):
+        plan("partition", {**spec, "to": "10.9.0.1,10.9.0.2"})
+    with pytest.raises(Refused, match="address of the target itself"):  # a neighbour in its pod
+        plan("partition", {"to_pid": 7}, peers=("10.9.0.1", "fd00::1"))
