@@ -20,6 +20,7 @@ from nodeagent.netns import entered
 MARK = "faultctl"
 """What tc(8) shows as the name of a program."""
 _KEYS = frozenset(range(nf.ETH_TYPE, 22)) | frozenset(range(35, 43))
+_KEYS |= {nf.ICMPV6_TYPE, nf.ICMPV6_TYPE_MASK}
 
 
 def build(
@@ -31,7 +32,7 @@ def build(
     leave = nf.verdict(nf.TC_ACT_OK, cookie)
     made = [
         tc.add_filter(index, place, prio, "flower", nf.flower(key, leave))
-        for key in nf.all_keys(step.but, hook)
+        for key in nf.spared_keys(step.but, step.flows, hook)
     ]
     if isinstance(step.act, Drop) and step.act.chance != FULL:
         options = nf.random_match(step.act.chance, nf.verdict(nf.TC_ACT_STOLEN, cookie))
@@ -89,8 +90,9 @@ def read_back(link: Netlink, step: TcFilters, prio: int, count: int) -> None:
     shown = show(link, step.ifindex)
     mine = [] if shown is None else shown.with_mark(step.hook, nf.mark(step.fault))
     wrong = [] if len(mine) == count else [f"{len(mine)} filters instead of {count}"]
-    for where, flows in ((prio, step.but), (prio + 1, step.flows)):
-        want = {_canonical(key) for key in nf.all_keys(flows, step.hook)}
+    spared = nf.spared_keys(step.but, step.flows, step.hook)
+    for where, keys in ((prio, spared), (prio + 1, nf.all_keys(step.flows, step.hook))):
+        want = {_canonical(key) for key in keys}
         have = {_canonical(f.options) for f in mine if f.prio == where and f.kind == "flower"}
         if want != have:
             wrong.append(f"{len(want ^ have)} keys of priority {where} differ")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv6Network, ip_network
 
@@ -33,6 +33,10 @@ _PORTS = {  # protocol: (source, source's mask, destination, destination's mask)
 _NUMBERS = {"tcp": 6, "udp": 17, "sctp": 132}
 _ICMP = {4: 1, 6: 58}
 _ETH = {4: 0x0800, 6: 0x86DD}
+_ARP = 0x0806
+ICMPV6_TYPE, ICMPV6_TYPE_MASK = 55, 56
+_NEIGHBOUR, _ROUTER = (135, 136), (133, 134)
+"""Solicitations and advertisements of neighbour discovery (RFC 4861)."""
 ACT_KIND, ACT_OPTIONS, ACT_STATS, ACT_COOKIE = 1, 2, 4, 6
 MIRRED_PARMS = GACT_PARMS = 2
 TC_ACT_OK, TC_ACT_STOLEN, TC_ACT_GOTO_CHAIN = 0, 4, 0x20000000
@@ -132,6 +136,33 @@ def plain_flower() -> bytes:
 def all_keys(flows: Iterable[Flow], hook: str) -> list[bytes]:
     """Keys of all flows, each once; flower refuses a second one that is the same."""
     return list(dict.fromkeys(key for flow in flows for key in flower_keys(flow, hook)))
+
+
+def spared_keys(but: Sequence[Flow], flows: Sequence[Flow], hook: str) -> list[bytes]:
+    """Keys of exceptions, and of the ARP and neighbour discovery among a fault's own packets.
+
+    Without these nobody reaches what is left alone once a neighbour entry has run out.
+    """
+    if not but:
+        return []
+    neighbours = [key for flow in flows for key in _neighbour_keys(flow, hook)]
+    return list(dict.fromkeys([*all_keys(but, hook), *neighbours]))
+
+
+def _neighbour_keys(flow: Flow, hook: str) -> Iterator[bytes]:
+    if flow == Flow():
+        yield n.be16(ETH_TYPE, _ARP)
+    network = flow.network()
+    ports = flow.remote_port is not None or flow.local_port is not None
+    if ports or flow.protocol not in (None, "icmp") or (network and network.version == 4):
+        return
+    head = n.be16(ETH_TYPE, _ETH[6])
+    kinds: tuple[int, ...] = (*_NEIGHBOUR, *_ROUTER)
+    if network is not None and network.prefixlen:
+        head, kinds = head + _address(network, hook), _NEIGHBOUR  # routers tell all nodes
+    for kind in kinds:
+        icmp = n.u8(IP_PROTO, _ICMP[6]) + n.u8(ICMPV6_TYPE, kind) + n.u8(ICMPV6_TYPE_MASK, 0xFF)
+        yield head + icmp
 
 
 # --- actions ----------------------------------------------------------------------

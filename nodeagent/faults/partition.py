@@ -80,8 +80,9 @@ KIND = FaultKind(
     doc="""\
 Packets of the chosen ends vanish as on a cut cable, in one direction or both: the sender's stack
 takes them for sent, nobody is told. Both IPv4 and IPv6, ARP and neighbour discovery too when no
-network is named. The filters are in the workload's own net namespace, before its qdiscs, which
-are not touched; they need no netem.
+network is named; not these where something is left alone, by --but or as a lifeline, since nobody
+would find it any more. The filters are in the workload's own net namespace, before its qdiscs,
+which are not touched; they need no netem.
 
 With --mode reject the sender is told, as by a firewall on the way: TCP by a reset (connection
 refused, or reset), anything else by ICMP port unreachable; with --mode unreachable all by ICMP
