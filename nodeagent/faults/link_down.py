@@ -48,8 +48,13 @@ def _plan(spec: Spec, context: Context) -> Sequence[StepBase]:
     netns = net.net(context).netns
     return [
         LinkDown(netns=netns, ifindex=found.ifindex, ifname=found.name)
-        for found in _chosen(spec, context)
+        for found in sorted(_chosen(spec, context), key=_height)
     ]
+
+
+def _height(found: NetInterface) -> tuple[bool, int]:
+    """VLANs first, the youngest before what it may be on: they come up last, and only then can."""
+    return (False, -found.ifindex) if found.kind == "vlan" else (True, 0)
 
 
 def _guards(spec: Spec, context: Context) -> tuple[Guard, ...]:

@@ -24,6 +24,18 @@ def test_all_that_are_up_but_lo() -> None:
         plan("link-down", {"interface": "eth2"}, interfaces=(LO, off))
 
 
+@pytest.mark.parametrize("names", [None, "eth0,eth0.5,eth0.5.6,a7", "eth0.5.6,a7,eth0,eth0.5"])
+def test_a_vlan_goes_down_before_and_so_up_after_what_it_is_on(names: str | None) -> None:
+    """Steps are taken back from the last one on; ENETDOWN for the others (vlan_dev_open)."""
+    vlans = [
+        ETH0.model_copy(update={"name": name, "ifindex": index, "kind": "vlan"})
+        for index, name in ((3, "eth0.5"), (4, "eth0.5.6"), (9, "a7"))
+    ]
+    made = plan("link-down", {"interface": names}, interfaces=(LO, ETH0, *vlans))
+    order = [s.ifname for s in made.steps if isinstance(s, LinkDown)]
+    assert order == ["a7", "eth0.5.6", "eth0.5", "eth0"]
+
+
 def test_the_node_s_own_network_and_its_uplink_have_to_be_named() -> None:
     with pytest.raises(Refused, match="node's own network"):
         plan("link-down", {"interface": "eth0"}, interfaces=(LO, UP), host=True)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from test_net_plan import ETH0, LO, plan
 
 from nodeagent.faults._netem_qdisc import qdisc_of, scaled
 from nodeagent.faults.bandwidth import Spec as Bandwidth
@@ -16,7 +17,6 @@ from nodeagent.faults.netem import Spec as Netem
 from nodeagent.faults.port_taken import Spec as Ports
 from nodeagent.model.errors import Refused
 from nodeagent.model.steps.net import FULL, IfbShaper, TbfQdisc
-from tests.unit.faults.test_net_plan import ETH0, LO, plan
 
 JUMBO = ETH0.model_copy(update={"name": "eth1", "ifindex": 3, "mtu": 9001})
 
