@@ -51,12 +51,7 @@ def evidence(
     for found in data:
         said += found.get("statements", ())
         said += took(found.get("took", {})) if timed else []
-    missed = sum(int(found.get("missed", 0)) for found in counting)
-    if missed:
-        said.append(
-            f"{missed} bios on this node passed unseen: a program was active on that CPU already, "
-            "or too many were under way (not known whether they were the target's)"
-        )
+    said += unseen(sum(int(found.get("missed", 0)) for found in counting))
     if not counting:
         said.append("nothing on this node counts hits, so whether it bites is not known")
     counted = bool(counting) and countable
@@ -71,6 +66,16 @@ def evidence(
         kernel_log=tuple(dict.fromkeys(line for f in data for line in f.get("kernel_log", ()))),
         statements=tuple(said),
     )
+
+
+def unseen(missed: int) -> list[str]:
+    """What is said of bios that no program looked at."""
+    if not missed:
+        return []
+    return [
+        f"{missed} bios on this node passed unseen: a program was active on that CPU already, "
+        "or too many were under way (not known whether they were the target's)"
+    ]
 
 
 def took(measured: dict[str, list[int]]) -> list[str]:
