@@ -22,6 +22,8 @@ PERF_EVENT_IOC_ENABLE = 0x2400
 BPF_PERF_EVENT = 41  # enum bpf_attach_type
 KPROBES = Path("/sys/bus/event_source/devices/kprobe")
 _ATTR = struct.Struct("=IIQQQQQIIQQ40x")  # struct perf_event_attr up to its version 5
+_LINK_INFO = struct.Struct("=I12xI28xQ")  # type, perf_event.type, perf_event.kprobe.missed
+_LINK_PERF_EVENT, _EVENT_KPROBE, _EVENT_KRETPROBE = 7, 3, 4
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -38,11 +40,31 @@ class _LinkOpts(ctypes.Structure):
     ]
 
 
+def _missed_in(info: bytes) -> int:
+    """Of struct bpf_link_info (include/uapi/linux/bpf.h), zeros where it was not filled."""
+    link, event, missed = _LINK_INFO.unpack_from(info)
+    known = link == _LINK_PERF_EVENT and event in (_EVENT_KPROBE, _EVENT_KRETPROBE)
+    return int(missed) if known else 0
+
+
 class FdLink:
     """An attached program by the descriptor of its link."""
 
     def __init__(self, fd: int) -> None:
         self._fd: int | None = fd
+
+    def missed(self) -> int:
+        """Calls that a probe passed over; 0 where the kernel does not tell (before 6.7).
+
+        Another probe was active on that CPU, or, at a return, more calls of the function were
+        under way on the node than the kretprobe has room for (trace_kprobe_missed,
+        kernel/trace/trace_kprobe.c).
+        """
+        info = (ctypes.c_uint64 * 16)()
+        size = ctypes.c_uint32(ctypes.sizeof(info))
+        if self._fd is None or lib().bpf_obj_get_info_by_fd(self._fd, info, ctypes.byref(size)):
+            return 0
+        return _missed_in(bytes(info))
 
     def close(self) -> None:
         """Detach; harmless when already done."""

@@ -62,8 +62,8 @@ class SyscallHooks:
         self._tree_links: list[FdLink] = []
         self._tree_users: set[int] = set()
         self._hook_numbers: dict[str, int] = {}
-        self._missed_before: dict[tuple[int, int], int] = {}
-        """Slot, program -> what it had missed for earlier faults already."""
+        self._missed_before: dict[int, int] = {}
+        """Slot -> what its programs and probes had missed for earlier faults already."""
 
     def load(self, way: Way, function: str, point: int) -> None:
         """Have a hook ready. Raises VerifierRejected, Refused, OSError."""
@@ -114,8 +114,9 @@ class SyscallHooks:
         hook = self._hooks[_key(way, function, point)]
         if hook.link is None:
             hook.link = hook.attach()
-        hook.users.add(slot)
-        self._missed_before.setdefault((slot, hook.program_fd), recursion_misses(hook.program_fd))
+        if slot not in hook.users:
+            self._missed_before[slot] = self._missed_before.get(slot, 0) + self._more(slot, hook)
+            hook.users.add(slot)
 
     def attach_tree(self, slot: int) -> None:
         """Follow forks and exits, for a slot."""
@@ -132,8 +133,7 @@ class SyscallHooks:
             if not hook.users and hook.link is not None:
                 hook.link.close()
                 hook.link = None
-        for key in [key for key in self._missed_before if key[0] == slot]:
-            del self._missed_before[key]
+        self._missed_before.pop(slot, None)
         self._tree_users.discard(slot)
         if not self._tree_users:
             while self._tree_links:
@@ -145,12 +145,26 @@ class SyscallHooks:
         return hook is not None and hook.link is not None and slot in hook.users
 
     def missed(self, slot: int) -> int:
-        """Calls that the slot's programs did not see: another one was active on that CPU.
+        """Calls that the slot's programs did not see: another one was active on that CPU, or a
+        kretprobe had no room.
 
-        Counted since the slot has had the program attached, whoever made the call.
+        Counted since the slot has had them attached, whoever made the call.
         """
-        mine = {fd: before for (held, fd), before in self._missed_before.items() if held == slot}
-        return sum(recursion_misses(fd) - before for fd, before in mine.items())
+        mine = self._used_by(slot)
+        seen = sum(recursion_misses(fd) for fd in {hook.program_fd for hook in mine})
+        return seen + sum(_passed_over(hook) for hook in mine) - self._missed_before.get(slot, 0)
+
+    def _used_by(self, slot: int) -> list[_Hook]:
+        return [hook for hook in self._hooks.values() if slot in hook.users]
+
+    def _more(self, slot: int, hook: _Hook) -> int:
+        """What a hook that a slot does not use yet would add to its misses now."""
+        known = hook.program_fd in {other.program_fd for other in self._used_by(slot)}
+        return _passed_over(hook) + (0 if known else recursion_misses(hook.program_fd))
+
+
+def _passed_over(hook: _Hook) -> int:
+    return hook.link.missed() if hook.link is not None else 0
 
 
 def _explained(exc: VerifierRejected, way: Way, function: str) -> Exception:

@@ -33,6 +33,11 @@ from nodeagent.model.steps.syscall import SyscallFail
 
 MAX_PROCESSES = 64
 MAX_LOOKED_AT = 64
+KRETPROBES = (
+    "after a call: of each function only so many calls are followed at a time on the whole node "
+    "(a kretprobe's maxactive, some twice the CPUs, at least 10), those beyond pass"
+)
+"""register_kretprobe, kernel/kprobes.c; a perf event cannot ask for more."""
 
 
 def backends(runtime: Runtime) -> dict[type[StepBase], Any]:
@@ -174,6 +179,8 @@ class SyscallBackend:
     def _uncovered(self, step: SyscallFail) -> list[str]:
         """What the target does that no hook of the step sees."""
         said, pids = [], self._pids(step)
+        if step.way == "return":
+            said.append(KRETPROBES)
         if {hook.call for hook in step.hooks} & URING:
             said += [
                 f"process {pid} has an io_uring: what it does by it passes, not covered"

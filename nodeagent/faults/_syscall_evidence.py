@@ -27,8 +27,8 @@ def evidence(named: tuple[str, ...], measured: tuple[Measured, ...]) -> Evidence
         said.append(f"{counters['lost']} children of the tree found no room and are not hit")
     if counters["missed"]:
         said.append(
-            f"{counters['missed']} calls on this node passed unseen: a program was active on "
-            "that CPU already (not known whether they were the target's)"
+            f"{counters['missed']} calls on this node passed unseen: a program was active on that "
+            "CPU already, or a kretprobe had no room (not known whether they were the target's)"
         )
     return Evidence(
         counted=bool(data),

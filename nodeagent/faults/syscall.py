@@ -165,7 +165,10 @@ compiled.
 
 How often: among the first n matching calls, each n-th, a share of them by seed (the n-th draw of
 a seed is always the same), and at most n in all, whichever threads make them. Calls that are
-under way when the fault is armed end as they will.
+under way when the fault is armed end as they will. With --after the kernel follows only so many
+calls of one function at a time on the whole node (a kretprobe's maxactive, some twice its CPUs, at
+least 10): where more wait in it, by whichever program, the others pass; a kernel from 6.7 on counts
+them as missed.
 
 `bpf-fmod-ret` and `bpf-kprobe` meet the call's own function, before anything is looked at: a
 closed descriptor fails with the fault's errno as well. `bpf-lsm`, for kernels without error

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.backends import syscall_bpf, syscall_slots
+from nodeagent.backends import bpf_attach, syscall_bpf, syscall_slots
 from nodeagent.backends.bpf_attach import FdLink
 from nodeagent.backends.syscall_bpf import SyscallHooks
 from nodeagent.backends.syscall_slots import SyscallSlots
@@ -163,12 +163,45 @@ def test_what_a_program_missed_before_is_not_the_next_faults(
     hook = syscall_bpf._Hook(-1, lambda: FdLink(-1), FdLink(-1))
     hooks._hooks = {(Way.MODRET, "__x64_sys_read", 0): hook}
     monkeypatch.setattr(FdLink, "close", lambda self: None)
+    monkeypatch.setattr(FdLink, "missed", lambda self: 0)
     hooks.attach(Way.MODRET, "__x64_sys_read", 0, 0)
     assert hooks.missed(0) == 0
     misses = 10
     assert hooks.missed(0) == 3
     hooks.attach(Way.MODRET, "__x64_sys_read", 0, 1)
     assert (hooks.missed(0), hooks.missed(1)) == (3, 0)
+    hooks.attach(Way.MODRET, "__x64_sys_read", 0, 1)  # twice is once
+    assert hooks.missed(1) == 0
     hooks.release(0)
     hooks.attach(Way.MODRET, "__x64_sys_read", 0, 0)
     assert hooks.missed(0) == 0
+
+
+def test_calls_that_a_kretprobe_had_no_room_for_are_missed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two functions, one program: its own misses count once, those of each probe by itself."""
+    over = {-1: 5, -2: 0}
+    monkeypatch.setattr(syscall_bpf, "recursion_misses", lambda fd: 100)
+    monkeypatch.setattr(FdLink, "missed", lambda self: over[self._fd or 0])
+    hooks = SyscallHooks.__new__(SyscallHooks)
+    hooks._missed_before = {}
+    names = {"__x64_sys_read": -1, "__x64_sys_readv": -2}
+    hooks._hooks = {
+        (Way.RETURN, name, 0): syscall_bpf._Hook(9, lambda: FdLink(-3), FdLink(fd))
+        for name, fd in names.items()
+    }
+    for name in names:
+        hooks.attach(Way.RETURN, name, 0, 0)
+    assert hooks.missed(0) == 0
+    over.update({-1: 7, -2: 4})
+    assert hooks.missed(0) == 6
+
+
+def test_misses_are_read_where_the_kernel_writes_them() -> None:
+    """struct bpf_link_info of 6.12: type, id, prog_id; perf_event: type; kprobe: func_name,
+    name_len, offset, addr, missed, cookie."""
+    kretprobe = struct.pack("=III4xI4xQIIQQQ", 7, 1, 2, 4, 0, 14, 0, 0xFFFF, 42, 3)
+    assert bpf_attach._missed_in(kretprobe.ljust(128, b"\0")) == 42
+    tracing = struct.pack("=III4xIIQIIQQQ", 2, 1, 2, 4, 0, 0, 14, 0, 0xFFFF, 42, 3)
+    assert bpf_attach._missed_in(tracing.ljust(128, b"\0")) == 0
