@@ -52,6 +52,8 @@ URING = frozenset(
     + ("openat", "openat2", "close", "connect", "statx", "fallocate", "splice", "madvise")
 )
 """Operations that io_uring does without the call (io_uring_enter(2))."""
+AIO = frozenset(FAMILIES["read-family"] + FAMILIES["write-family"] + ("fsync", "fdatasync", "poll"))
+"""Operations that io_submit does without the call (aio_read and the like, fs/aio.c)."""
 
 _NAMED = {
     "connect": Named.SECOND,

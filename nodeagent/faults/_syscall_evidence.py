@@ -6,7 +6,7 @@ from typing import Any
 
 from nodeagent.encode.syscall_args import arguments
 from nodeagent.encode.syscall_table import FAMILIES
-from nodeagent.encode.syscalls import URING, VDSO, expand
+from nodeagent.encode.syscalls import AIO, URING, VDSO, expand
 from nodeagent.model.evidence import Evidence
 from nodeagent.model.kind import Measured
 
@@ -52,6 +52,8 @@ def statements(names: tuple[str, ...]) -> tuple[str, ...]:
         said.append("the C library reads clocks by the vDSO, without a system call: not covered")
     if calls & URING:
         said.append("what a program does by io_uring is no system call of these: not covered")
+    if calls & AIO:
+        said.append("what a program does by AIO is io_submit, and no such call: not covered")
     if calls & set(FAMILIES["read-family"]):
         said.append("a mapped file (mmap) is read without a system call: not covered")
     return tuple(said)

@@ -14,7 +14,14 @@ from nodeagent.encode.syscall_table import FAMILIES
 from nodeagent.encode.syscalls import PREFIX, Call, errno_number, expand, hooked, on_arch
 from nodeagent.model.bpf import MAPS
 from nodeagent.model.evidence import NodeEvent, ProcessEvent
-from nodeagent.model.facts import Facts, NeedBpf, NeedBpfLsm, NeedKprobeOverride, NeedRoot
+from nodeagent.model.facts import (
+    DEBUGFS,
+    Facts,
+    NeedBpf,
+    NeedBpfLsm,
+    NeedKprobeOverride,
+    NeedRoot,
+)
 from nodeagent.model.kind import Context, Guard, Reaction, Rung
 from nodeagent.model.process import PidScope, ProcessBinding
 from nodeagent.model.steps import StepBase
@@ -195,7 +202,10 @@ class NeedInjectableCalls:
             return f"system calls of {facts.arch} are not known here (x86_64 and aarch64 are)"
         if f"{PREFIX[facts.arch]}sys_read" in facts.error_injection:
             return None
-        return "system calls are not open to error injection (CONFIG_FUNCTION_ERROR_INJECTION)"
+        why = "CONFIG_FUNCTION_ERROR_INJECTION"
+        if not facts.error_injection:
+            why += f", {DEBUGFS}"  # the list of what is open to it is a file there
+        return f"system calls are not open to error injection ({why})"
 
 
 def _bpf(*objects: str) -> tuple[Any, ...]:

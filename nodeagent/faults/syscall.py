@@ -148,8 +148,9 @@ which are known by name. A fault on a process ends with it, as remedied.
 
 A family stands for an operation with all its aliases: `read-family` is read, pread64, readv,
 preadv and preadv2. 32-bit calls are hooked as well where the kernel has them, but for socketcall
-and ipc, and not with a filter by file. Not covered, and said in the evidence: io_uring, which
-makes no such calls; mmap; clocks, which the C library reads by the vDSO without the kernel.
+and ipc, and not with a filter by file. Not covered, and said in the evidence: io_uring and AIO
+(io_submit), which make no such calls; mmap; clocks, which the C library reads by the vDSO without
+the kernel.
 
 For which files: a path is the one that the caller itself would write, links and relative names
 resolved, in its own mount namespace and below its own root; a file system that is mounted

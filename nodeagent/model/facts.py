@@ -220,6 +220,9 @@ class NeedStrace:
         return None if facts.strace else "strace is not installed (Debian package strace)"
 
 
+DEBUGFS = "with debugfs mounted on /sys/kernel/debug"
+
+
 @dataclass(frozen=True)
 class NeedFaultPoint:
     """One of the kernel's own fault points (lib/Kconfig.debug), with its files in debugfs."""
@@ -227,10 +230,13 @@ class NeedFaultPoint:
     name: str
 
     def missing(self, facts: Facts) -> str | None:
+        if facts.lockdown != "none":
+            # LOCKDOWN_DEBUGFS: in integrity mode already (include/linux/security.h).
+            return f"kernel lockdown is in {facts.lockdown} mode, which keeps debugfs shut"
         if self.name in facts.fault_points:
             return None
         option = "FAULT_INJECTION" if self.name == "fail-nth" else self.name.upper()
-        more = "" if self.name == "fail-nth" else " and CONFIG_FAULT_INJECTION_DEBUG_FS"
+        more = "" if self.name == "fail-nth" else f" and CONFIG_FAULT_INJECTION_DEBUG_FS, {DEBUGFS}"
         return f"the kernel has no {self.name} (CONFIG_{option}{more})"
 
 

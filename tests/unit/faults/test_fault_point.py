@@ -105,9 +105,19 @@ def test_a_kernel_without_is_refused_by_name() -> None:
     ):
         with pytest.raises(Refused, match=words):
             plan(spec, stock)
+    with pytest.raises(Refused, match="debugfs mounted on /sys/kernel/debug"):
+        plan({"point": "failslab"}, stock)
     kubelet = BINDING.model_copy(update={"node_agents": ("kubelet (7)",)})
     with pytest.raises(Refused, match="guard rail"):
         plan({}, binding=kubelet)
+
+
+@pytest.mark.parametrize("mode", ["integrity", "confidentiality"])
+@pytest.mark.parametrize("spec", [{"point": "failslab"}, {"point": "nth", "nth": 1}])
+def test_lockdown_keeps_the_knobs_shut(mode: str, spec: dict[str, Any]) -> None:
+    locked = FACTS.model_copy(update={"lockdown": mode})
+    with pytest.raises(Refused, match=f"lockdown is in {mode} mode"):
+        plan(spec, locked)
 
 
 def test_what_the_kernel_counted_is_the_evidence() -> None:

@@ -309,13 +309,23 @@ def test_evidence_adds_up_and_says_what_is_not_covered() -> None:
     assert found.biting
     assert found.counters["spared"] == 2
     text = " ".join(found.statements)
-    for words in ("vDSO", "io_uring", "mmap"):
+    for words in ("vDSO", "io_uring", "AIO", "mmap"):
         assert words in text
     nothing = kind.evidence(spec, (Measured(only, {}),))
     assert not nothing.counted
 
 
+def test_where_no_list_is_seen_debugfs_may_not_be_mounted() -> None:
+    with pytest.raises(Refused, match="with debugfs mounted on /sys/kernel/debug"):
+        plan({"call": ["fsync"], "errno": "EIO"}, on=STOCK)
+    some = facts(error_injection=("__x64_sys_write",))
+    with pytest.raises(Refused) as caught:
+        plan({"call": ["fsync"], "errno": "EIO"}, on=some)
+    assert "debugfs" not in caught.value.why
+
+
 def test_what_is_known_of_a_call() -> None:
+    assert "AIO" not in " ".join(about_calls(("connect",)))
     assert "vDSO" in " ".join(about_calls(("clock_gettime",)))
     assert "file_open" in about_calls(("openat",))[0]
     assert about_calls(()) == ()
