@@ -6,6 +6,7 @@ nothing comes to it any more before it is emptied.
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import struct
@@ -38,6 +39,15 @@ def _u64(number: int) -> bytes:
     return struct.pack("=Q", number)
 
 
+def _no_room(exc: OSError) -> Refused:
+    """Of a map that is full: patterns, predicates and processes of all faults share them."""
+    return Refused(
+        "no room is left in the system-call programs",
+        f"too many patterns, predicates or processes are armed on this node ({exc.strerror})",
+        "revert a fault first: faultctl ls; or give fewer or shorter patterns",
+    )
+
+
 class SyscallSlots:
     """Arms and disarms steps. Not safe from several threads: its owner locks."""
 
@@ -63,8 +73,10 @@ class SyscallSlots:
                 self.hooks.attach(place.way, place.function, place.point, slot)
                 crashpoint("syscall:hook")
             self._open(slot, step)
-        except BaseException:
+        except BaseException as exc:
             self.disarm(slot)
+            if isinstance(exc, OSError) and exc.errno == errno.E2BIG:
+                raise _no_room(exc) from exc
             raise
         return slot
 

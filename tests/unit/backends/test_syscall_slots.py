@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from nodeagent.backends.syscall_bpf import SyscallHooks
 from nodeagent.backends.syscall_slots import SyscallSlots
 from nodeagent.bind.node import Node
 from nodeagent.encode.syscall_maps import Way, pack_process, unpack_process
-from nodeagent.model.errors import BackendError
+from nodeagent.model.errors import BackendError, Refused
 from nodeagent.model.process import PidScope
 from nodeagent.model.steps.syscall import Hook, SyscallFail
 
@@ -135,6 +136,26 @@ def test_a_tree_that_outruns_us_keeps_its_slot(
     assert slots.arm(other) != slot
     slots.disarm(slot)  # the next attempt
     assert slots.processes(slot) == {}
+
+
+def test_a_full_map_is_a_refusal_and_leaves_nothing(
+    hooks: Hooks, slots: SyscallSlots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    globs, room = hooks.maps["fc_globs"], 5
+
+    def update(key: bytes, value: bytes) -> None:
+        if len(globs) == room:
+            raise OSError(errno.E2BIG, "update fc_globs: Argument list too long")
+        globs[key] = value
+
+    monkeypatch.setattr(globs, "update", update)
+    with pytest.raises(Refused, match="no room is left") as caught:
+        slots.arm(STEP.model_copy(update={"paths": ("/var/lib/db/**",)}))
+    assert "fc_globs" in caught.value.why
+    assert "revert a fault first" in caught.value.hint
+    assert globs == {}
+    assert hooks.maps["fc_tgids"] == {}
+    assert slots.arm(STEP) == 0
 
 
 def test_nothing_is_emptied_before_the_programs_on_their_way_have_ended(
