@@ -233,15 +233,21 @@ def exposure(access: Mapping[str, Any], fault_id: str, output: str) -> None:
         for w in one.workloads
     ]
     unknown = [one.fault for one in found if not one.nobody and not one.workloads]
-    if output != "table":
-        armed = [one.fault for one in found if one.found is not None]
-        render.data({"armed": armed, "unknown": unknown, "workloads": rows}, output)
-    else:
-        keys = ("node", "id", "pod", "pid", "comm", "how")
-        cells = [tuple(str(row[key] or "-") for key in keys) for row in rows]
-        empty = f"not known of {', '.join(unknown)}" if unknown else "nobody"
-        render.table(("NODE", "ID", "POD", "PID", "PROCESS", "HOW"), cells, empty)
+    armed = [one.fault for one in found if one.found is not None]
+    _show_exposure(armed, unknown, rows, output)
     if failed:
         raise unreachable(failed)
     if rows or unknown:
         click.get_current_context().exit(EXIT_EXPOSED)
+
+
+def _show_exposure(
+    armed: list[str], unknown: list[str], rows: list[dict[str, Any]], output: str
+) -> None:
+    if output != "table":
+        render.data({"armed": armed, "unknown": unknown, "workloads": rows}, output)
+        return
+    keys = ("node", "id", "pod", "pid", "comm", "how")
+    cells = [tuple(str(row[key] or "-") for key in keys) for row in rows]
+    empty = f"not known of {', '.join(unknown)}" if unknown else "nobody"
+    render.table(("NODE", "ID", "POD", "PID", "PROCESS", "HOW"), cells, empty)
