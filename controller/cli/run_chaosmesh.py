@@ -227,3 +227,5 @@ class Play:
                 ledger().renew(state.entry.id)
             for failure in renew_group(self.there.clients, state.ids).failed:
                 self.say(f"{failure.fault or failure.node}: {failure.error}")
+                if failure.error.code != "unreachable":
+                    state.ids.pop(failure.fault, None)  # it has ended

@@ -29,6 +29,7 @@ GROUP = "chaos-mesh.org/"
 MAX_BYTES = 1 << 20
 MAX_OBJECTS = 100
 MAX_DEPTH = 32
+ONCE = timedelta(seconds=1)
 NOT_HERE = {
     "TimeChaos": "there is no clock of one pod below the vDSO; clock faults are of a whole node",
     "KernelChaos": "its call chains have no equal; see the kernel's fault points of a node",
@@ -132,7 +133,7 @@ def _mapped(kind: str, source: str, body: Body, namespace: str) -> Mapped:
         raise Unmappable("remoteCluster: name that cluster's kubeconfig")
     found = _MAPS[kind](source, body, namespace)
     length = body.get("duration")
-    return replace(found, duration=go_duration(length) if length else None)
+    return replace(found, duration=go_duration(length) if length else found.duration)
 
 
 def _schedule(source: str, body: Body, namespace: str) -> Mapped:
@@ -147,6 +148,8 @@ def _schedule(source: str, body: Body, namespace: str) -> Mapped:
         raise Unmappable(f"type {sort}: its spec is missing")
     found = _mapped(sort, source, inner, namespace)
     every = go_duration(text.removeprefix("@every "))
+    if found.duration is None and found.kind != "pod-kill":
+        raise Unmappable("duration: is missing, so that the first would never end")
     if not every or (found.duration is not None and found.duration >= every):
         raise Unmappable("schedule: each has to end before the next")
     return replace(found, every=every)
@@ -166,7 +169,8 @@ def _pod(source: str, body: Body, namespace: str) -> Mapped:
         return Mapped(source, "pod-failure", {}, query, ask)
     if action == "container-kill":
         names = tuple(body["containerNames"])
-        return Mapped(source, "kill", {}, query, replace(ask, containers=names))
+        # It is done at once; a duration is no more than how long the fault stays listed.
+        return Mapped(source, "kill", {}, query, replace(ask, containers=names), duration=ONCE)
     raise Unmappable(f"action {action}: not known")
 
 

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_kube_inject import World, _world, uid, world  # noqa: F401 - fixtures
 
+from controller.cli import run_chaosmesh
 from controller.cli.main import run
 from controller.cli.run_chaosmesh import Play
 from controller.kube.agents import Access, Agents
@@ -158,6 +159,8 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
                     "delay": {"latency": "1s", "jitter": "1ms"}}, "jitter"),
     ("Schedule", {"schedule": "*/5 * * * *", "type": "PodChaos"}, "only @every"),
     ("Schedule", {"schedule": "@every 5m", "type": "PodChaos"}, "its spec is missing"),
+    ("Schedule", {"schedule": "@every 5m", "type": "PodChaos", "podChaos": {
+        "action": "pod-failure", "mode": "one", "selector": SELECTOR}}, "duration: is missing"),
     ("NewChaos", {}, "not known here"),
     *((kind, {}, kind) for kind in NOT_HERE),
 ]  # fmt: skip
@@ -284,6 +287,34 @@ def test_each_is_held_for_its_duration_and_taken_back(world: World) -> None:  # 
         thread.join(20)
     assert world.active() == [] and world.hit("n2") == set()
     assert [line for line in lines if "ended" in line][-1] == "B: ended, the run is over"
+
+
+def test_a_container_kill_is_over_at_once() -> None:
+    found = one("PodChaos", action="container-kill", containerNames=["app"])
+    assert isinstance(found, Mapped) and found.duration == timedelta(seconds=1)
+    inner = {"action": "container-kill", "mode": "one", "selector": SELECTOR,
+             "containerNames": ["app"]}  # fmt: skip
+    every = one("Schedule", schedule="@every 1m", type="PodChaos", podChaos=inner)
+    assert isinstance(every, Mapped) and every.every == timedelta(minutes=1)
+
+
+def test_one_that_has_ended_by_itself_is_told_once(
+    world: World, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+) -> None:  # fmt: skip
+    monkeypatch.setattr(run_chaosmesh, "LEASE_S", 1.5)
+    it = Mapped("A", "t-pods", {}, Query("shop", ("cart-1",)), Ask("shop", ("cart-1",)))
+    lines: list[str] = []
+    with reach(world) as there:
+        play = Play(there, [it], 7, lines.append)
+        thread = threading.Thread(target=play.run)
+        thread.start()
+        while not world.active():
+            play.stop.wait(0.05)
+        world.agents["n1"].client.revert(world.active()[0][1])
+        play.stop.wait(2.5)
+        play.stop.set()
+        thread.join(20)
+    assert len([line for line in lines if line.startswith("t-pods-")]) == 1, lines
 
 
 def test_one_that_fails_ends_all(world: World) -> None:  # noqa: F811
