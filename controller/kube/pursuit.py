@@ -14,7 +14,7 @@ from controller.kube.answers import ApiPath, Expired
 from controller.kube.client import Cluster
 from controller.kube.discover import APPS, Query, find_pods
 from controller.kube.follow import Action, Arm, End, Following
-from controller.kube.group import Clients, renew_group, revert_group
+from controller.kube.group import Clients, Failure, renew_group, revert_group
 from controller.kube.objects import Node, Pod, pod_from
 from controller.kube.resolve import Resolved, Wanted
 from controller.kube.select import Ask, why_not
@@ -74,7 +74,6 @@ class Pursuit:
         self._events: queue.Queue[tuple[str, Any]] = queue.Queue()
         self._owners: dict[str, str] = {}
         self._number = 0
-        self._renewed = time.monotonic()
         self._following = Following(self._owner_of, self.moves)
 
     def begin(self, found: Resolved) -> None:
@@ -103,16 +102,19 @@ class Pursuit:
 
     def run(self) -> None:
         """Follow until `stop` is set; renews the leases meanwhile. Raises what cannot pass."""
-        threading.Thread(target=self._watch, name="watch-pods", daemon=True).start()
-        while not self.stop.is_set():
-            try:
-                sort, what = self._events.get(timeout=TRY_S)
-            except queue.Empty:
-                pass
-            else:
-                self._event(sort, what)
-            self._chase()
-            self._renew()
+        for work in (self._watch, self._renew):
+            threading.Thread(target=work, name=work.__name__, daemon=True).start()
+        try:
+            while not self.stop.is_set():
+                try:
+                    sort, what = self._events.get(timeout=TRY_S)
+                except queue.Empty:
+                    pass
+                else:
+                    self._event(sort, what)
+                self._chase()
+        finally:
+            self.stop.set()
 
     # --- the watch ----------------------------------------------------------------
 
@@ -138,6 +140,8 @@ class Pursuit:
             raise what
         if sort == "lost":
             self.say(f"the watch is begun anew: {what}")
+        elif sort == "unrenewed":
+            self._unrenewed(what)
         elif sort == "sync":
             self._act(self._following.sync(what))
         elif sort == "DELETED":
@@ -252,13 +256,22 @@ class Pursuit:
         self.moved(item.node, True)
 
     def _renew(self) -> None:
-        if time.monotonic() - self._renewed < self.lease.duration.total_seconds() / 3:
-            return
-        self._renewed = time.monotonic()
-        for failure in renew_group(self.clients, self.ids).failed:
-            self.say(f"{failure.fault or failure.node}: {failure.error}")
-            if failure.fault and not isinstance(failure.error, Unreachable):
-                self.ids.pop(failure.fault, None)
+        """In a thread of its own: a node that died holds up what is done to it for minutes, and
+        the others' leases would end meanwhile."""
+        try:
+            while not self.stop.wait(self.lease.duration.total_seconds() / 3):
+                for failure in renew_group(self.clients, dict(self.ids)).failed:
+                    self._events.put(("unrenewed", failure))
+        finally:
+            if not self.stop.is_set():
+                self._events.put(("failed", FaultError("a bug in faultctl", "no lease is renewed")))
+
+    def _unrenewed(self, failure: Failure) -> None:
+        if failure.fault and failure.fault not in self.ids:
+            return  # it was taken back meanwhile
+        self.say(f"{failure.fault or failure.node}: {failure.error}")
+        if not isinstance(failure.error, Unreachable):
+            self.ids.pop(failure.fault, None)
 
 
 class _Anywhere(dict[str, Any]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -18,7 +19,7 @@ from controller.kube.objects import Container, Owner, Pod
 from controller.kube.pursuit import Pursuit
 from controller.kube.resolve import Wanted
 from nodeagent.faults import kind_named
-from nodeagent.model.errors import BackendError, FaultError, UnknownFault, Unreachable
+from nodeagent.model.errors import BackendError, FaultError, Refused, UnknownFault, Unreachable
 from nodeagent.model.plan import Lease
 
 OWNER = Owner("StatefulSet", "db", "own-db")
@@ -33,6 +34,11 @@ class Node:
         self.fail: list[FaultError | None] = []
         self.lose = 0
         self.asked: list[str] = []
+        self.renewed: list[str] = []
+        self.over: set[str] = set()
+        self.slow = threading.Event()
+        """Reverts wait for it: their node has died."""
+        self.slow.set()
 
     def of(self, node: str) -> Node:
         return self
@@ -57,7 +63,14 @@ class Node:
             self.lose -= 1
             raise Unreachable("the agent did not answer in time", "")
 
+    def renew(self, fault_id: str) -> Any:
+        self.renewed.append(fault_id)
+        if fault_id in self.over:
+            raise Refused("it cannot be renewed", "it has ended")
+        return SimpleNamespace(id=fault_id)
+
     def revert(self, fault_id: str) -> Any:
+        self.slow.wait(20)
         if fault_id not in self.armed:
             raise UnknownFault(fault_id, "")
         self.armed.remove(fault_id)
@@ -153,3 +166,73 @@ def test_the_next_pods_chase_is_not_ended_with_the_last_one(node: Node) -> None:
     chase.it._act([End(0, "the one before", "n1", "the pod is gone")])
     chase.turn()
     assert node.armed == ["g-1"]
+
+
+class Loop:
+    """`run` in a thread, without an API server."""
+
+    def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Pursuit, "_watch", lambda it: None)
+        self.chase = Chase(node)
+        self.it = self.chase.it
+        self.it.lease = Lease.model_construct(duration=timedelta(seconds=0.15))
+        self.it.ids |= {"g-1": "n1", "g-2": "n2"}
+        self.it._of[0, "old"] = ["g-1"]
+        self.thread = threading.Thread(target=self.it.run, daemon=True)
+        self.thread.start()
+
+    def end(self) -> None:
+        self.it.stop.set()
+        self.thread.join(20)
+        assert not self.thread.is_alive()
+
+
+def until(holds: Any) -> bool:
+    end = time.monotonic() + 10
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.01)
+    return bool(holds())
+
+
+def test_leases_are_renewed_while_a_node_that_died_holds_up_a_revert(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.armed = ["g-1", "g-2"]
+    node.slow.clear()
+    loop = Loop(node, monkeypatch)
+    gone = SimpleNamespace(uid="old")
+    loop.it._following.gone = lambda uid: [End(0, uid, "n1", "the pod is gone")]  # type: ignore[method-assign]
+    loop.it._events.put(("DELETED", gone))
+    assert until(lambda: not loop.it._of), "the revert is under way"
+    node.renewed.clear()
+    assert until(lambda: node.renewed.count("g-2") > 3) and node.armed == ["g-1", "g-2"]
+    node.slow.set()
+    assert until(lambda: node.armed == ["g-2"])
+    loop.end()
+
+
+def test_a_fault_that_has_ended_by_itself_is_told_once(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.over = {"g-1"}
+    loop = Loop(node, monkeypatch)
+    assert until(lambda: node.renewed.count("g-2") > 5)
+    loop.end()
+    assert len([line for line in loop.chase.lines if "g-1" in line]) == 1
+    assert set(loop.it.ids) == {"g-2"}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_leases_that_are_renewed_no_more_end_the_pursuit(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise SystemExit  # ends the thread as a bug would, without a traceback
+
+    monkeypatch.setattr(pursuit, "renew_group", broken)
+    monkeypatch.setattr(Pursuit, "_watch", lambda it: None)
+    it = Chase(node).it
+    it.lease = Lease.model_construct(duration=timedelta(seconds=0.15))
+    with pytest.raises(FaultError, match="no lease is renewed"):
+        it.run()
+    assert it.stop.is_set()
