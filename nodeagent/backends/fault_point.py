@@ -27,6 +27,8 @@ BLOCK = Path("/sys/dev/block")
 COUNTS_DOWN = frozenset({"times", "space"})
 UNLIMITED = -1
 MAX_ROUNDS = 100
+NO_ERRNO = frozenset({"NULL", "TRUE"})
+"""Types in error_injection/list (lib/error-inject.c) that adjust_error_retval makes 0 or 1 of."""
 
 
 def backends(runtime: Runtime) -> dict[type[StepBase], Any]:
@@ -236,11 +238,8 @@ class FunctionFailBackend:
 
     def observe(self, fault_id: str, step: FunctionFail, peers: Sequence[Peer]) -> Prior:
         what = f"{step.function} cannot be made to fail"
-        listed = {
-            line.split()[0]
-            for line in (_read(DEBUG / "error_injection/list") or "").splitlines()
-            if line.strip()
-        }
+        lines = (_read(DEBUG / "error_injection/list") or "").splitlines()
+        listed = {line.split()[0]: line.split()[-1] for line in lines if line.strip()}
         if step.function not in listed:
             import difflib
 
@@ -250,6 +249,8 @@ class FunctionFailBackend:
                 "it is not on the kernel's error-injection list",
                 f"near it: {near}" if near else f"see {DEBUG}/error_injection/list",
             )
+        if step.value < 0 and listed[step.function] in NO_ERRNO:
+            raise Refused(what, f"it returns no errno: its type is {listed[step.function]}")
         if self._injected(step):
             raise Refused(what, "somebody has made it fail already", f"see {FUNCTIONS}/inject")
         return {"injected": False}
@@ -266,7 +267,7 @@ class FunctionFailBackend:
             return Status.PRIOR
         now = int(_read(FUNCTIONS / step.function / "retval") or "0", 16)
         # Until it is written, it is the kernel's own (adjust_error_retval).
-        return Status.OURS if now in (_u64(step.value), 0, _u64(-22)) else Status.FOREIGN
+        return Status.OURS if now in (_u64(step.value), 0, 1, _u64(-22)) else Status.FOREIGN
 
     def apply(
         self, fault_id: str, step: FunctionFail, prior: Prior, peers: Sequence[Peer]

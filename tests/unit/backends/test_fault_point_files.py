@@ -13,7 +13,7 @@ from nodeagent.backends.fault_point import (
     TaskFlagBackend,
 )
 from nodeagent.bind.node import Node
-from nodeagent.model.errors import BackendError
+from nodeagent.model.errors import BackendError, Refused
 from nodeagent.model.process import PidScope
 from nodeagent.model.steps import Status
 from nodeagent.model.steps.fault_point import FaultPointSet, FunctionFail, TaskFlag
@@ -70,6 +70,32 @@ def test_without_debugfs_nothing_is_called_reverted(debug: Path) -> None:
     function = FunctionFail(function="__x64_sys_read", value=-5)
     with pytest.raises(BackendError, match="fail_function cannot be read back"):
         FunctionFailBackend().status(function, {"injected": False}, ())
+
+
+def injectable(debug: Path, *lines: str) -> None:
+    (debug / "error_injection").mkdir()
+    (debug / "error_injection/list").write_text("".join(f"{line}\n" for line in lines))
+    (debug / "fail_function").mkdir()
+
+
+@pytest.mark.parametrize("kind", ["TRUE", "NULL"])
+def test_a_function_that_returns_no_errno_is_refused(debug: Path, kind: str) -> None:
+    injectable(debug, f"should_fail_alloc_page\t{kind}", "__x64_sys_read\tERRNO")
+    step = FunctionFail(function="should_fail_alloc_page", value=-12)
+    with pytest.raises(Refused, match=f"no errno: its type is {kind}"):
+        FunctionFailBackend().observe("f-1", step, ())
+    read = FunctionFail(function="__x64_sys_read", value=-5)
+    assert FunctionFailBackend().observe("f-1", read, ()) == {"injected": False}
+
+
+@pytest.mark.parametrize("value", ["0", "1", "ffffffffffffffea"])
+def test_a_function_without_its_value_yet_is_ours_to_take_back(debug: Path, value: str) -> None:
+    """What adjust_error_retval gives a fresh entry: a SIGKILL may come before ours is written."""
+    injectable(debug, "f\tTRUE")
+    (debug / "fail_function/f").mkdir()
+    (debug / "fail_function/f/retval").write_text(value)
+    step = FunctionFail(function="f", value=-12)
+    assert FunctionFailBackend().status(step, {"injected": False}, ()) is Status.OURS
 
 
 def process(proc: Path, pid: int, start: int, threads: tuple[int, ...], file: str) -> None:
