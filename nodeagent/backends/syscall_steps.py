@@ -19,6 +19,7 @@ from nodeagent.bind.process import (
     CGROUPS,
     born,
     cgroup_pids,
+    descendants,
     has_io_uring,
     is_compat,
     start_ticks,
@@ -195,10 +196,11 @@ class SyscallBackend:
             ]
         return said
 
-    @staticmethod
-    def _pids(step: SyscallFail) -> tuple[int, ...]:
+    def _pids(self, step: SyscallFail) -> tuple[int, ...]:
         if isinstance(step.scope, PidScope):
-            return (step.scope.pid,)
+            tree = step.scope.tree
+            found = descendants(self._node, step.scope.pid) if tree else (step.scope.pid,)
+            return found[:MAX_LOOKED_AT]
         return cgroup_pids(CGROUPS / step.scope.path.lstrip("/"))[:MAX_LOOKED_AT]
 
 

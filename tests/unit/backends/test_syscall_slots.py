@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from nodeagent.backends import bpf_attach, syscall_bpf, syscall_slots
+from nodeagent.backends import Runtime, bpf_attach, syscall_bpf, syscall_slots
 from nodeagent.backends.bpf_attach import FdLink
 from nodeagent.backends.syscall_bpf import SyscallHooks
 from nodeagent.backends.syscall_slots import SyscallSlots
+from nodeagent.backends.syscall_steps import SyscallBackend
 from nodeagent.bind.node import Node
 from nodeagent.encode.syscall_maps import Way, pack_process, unpack_process
 from nodeagent.model.errors import BackendError, Refused
@@ -226,3 +227,16 @@ def test_misses_are_read_where_the_kernel_writes_them() -> None:
     assert bpf_attach._missed_in(kretprobe.ljust(128, b"\0")) == 42
     tracing = struct.pack("=III4xIIQIIQQQ", 2, 1, 2, 4, 0, 0, 14, 0, 0xFFFF, 42, 3)
     assert bpf_attach._missed_in(tracing.ljust(128, b"\0")) == 0
+
+
+@pytest.mark.parametrize("tree", [True, False])
+def test_an_io_uring_of_a_child_is_said_of_a_tree(tmp_path: Path, tree: bool) -> None:
+    for pid, parent in ((ROOT, 1), (4100, ROOT)):
+        (tmp_path / f"{pid}/fd").mkdir(parents=True)
+        (tmp_path / f"{pid}/stat").write_text(f"{pid} (x) S {parent} " + "0 " * 30)
+    (tmp_path / "4100/fd/5").symlink_to("anon_inode:[io_uring]")
+    backend = SyscallBackend(Runtime(tmp_path, "n0", None, "libbpf"))
+    backend._node = Node(proc=tmp_path)
+    scope = PidScope(pid=ROOT, start_ticks=START, tree=tree)
+    said = backend._uncovered(STEP.model_copy(update={"scope": scope}))
+    assert any("process 4100 has an io_uring" in line for line in said) is tree
