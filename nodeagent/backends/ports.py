@@ -97,9 +97,15 @@ class PortBackend:
         return {}
 
     def status(self, step: PortHolder, prior: Prior, peers: Sequence[Peer]) -> Status:
-        """OURS while the child lives."""
-        child = self._held.get((step.fault, step.protocol))
-        return Status.OURS if child is not None and child.poll() is None else Status.PRIOR
+        """OURS while the child lives; of one that somebody has ended nothing is kept."""
+        key = (step.fault, step.protocol)
+        child = self._held.get(key)
+        if child is not None and child.poll() is None:
+            return Status.OURS
+        if child is not None:  # nobody undoes what is not there
+            del self._held[key]
+            _let_go(child)
+        return Status.PRIOR
 
     def apply(
         self, fault_id: str, step: PortHolder, prior: Prior, peers: Sequence[Peer]
@@ -135,8 +141,7 @@ class PortBackend:
             return
         child.kill()
         child.wait(ENDED_S)
-        if child.stdin is not None:
-            child.stdin.close()
+        _let_go(child)
 
     def measure(self, fault_id: str, step: PortHolder, prior: Prior) -> dict[str, Any]:
         """Whether they are held, by whom, and how many clients wait."""
@@ -209,6 +214,12 @@ def _hand_over(sockets: Sequence[int]) -> subprocess.Popen[bytes]:
         cwd="/",
         start_new_session=True,
     )
+
+
+def _let_go(child: subprocess.Popen[bytes]) -> None:
+    """Our end of the pipe that it waited for."""
+    if child.stdin is not None:
+        child.stdin.close()
 
 
 def holder(inode: int) -> str:
