@@ -4,6 +4,7 @@ name servers."""
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
@@ -13,6 +14,7 @@ from nodeagent.bind.node import Node
 from nodeagent.model.kubelet import API_PORT, api_port
 from nodeagent.model.netspec import Flow
 
+RESOLV_CONF = Path("/etc/resolv.conf")
 SSH_PORT = 22
 DNS_PORT = 53
 SERVERS = ("sshd", "dropbear")
@@ -83,21 +85,39 @@ def _to(end: tuple[str, int]) -> Flow:
 
 
 def _api_servers() -> list[tuple[str, int]]:
-    """As a pod gets it in its environment."""
+    """As a pod gets it in its environment: an address, or the name that an operator has set."""
     host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
     port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
-    return [(host, int(port))] if host and port.isdigit() else []
+    if not host or not port.isdigit():
+        return []
+    if _is_address(host):
+        return [(host, int(port))]
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return []  # nobody has a connection to it by that name now
+    return [(str(end[0]), int(port)) for *_, end in found if _is_address(str(end[0]))]
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _name_servers() -> list[tuple[str, int]]:
     found = []
     try:
-        lines = Path("/etc/resolv.conf").read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = RESOLV_CONF.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
     for line in lines:
         words = line.split()
-        if len(words) > 1 and words[0] == "nameserver" and "%" not in words[1]:
+        if len(words) < 2 or words[0] != "nameserver" or "%" in words[1]:
+            continue
+        if _is_address(words[1]):
             found.append((words[1], DNS_PORT))
     return [end for end in found if not ip_address(end[0]).is_loopback]
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
 
-from nodeagent.bind.lifelines import lifelines
+from nodeagent.bind.lifelines import _name_servers, lifelines
 
 HEAD = "  sl  local_address rem_address   st tx_queue rx_queue ... inode"
 ANY, LOCAL, MINE, SERVER = "00000000", "0100007F", "0A00000A", "0100000A"  # 10.0.0.10, 10.0.0.1
@@ -107,3 +108,35 @@ def test_while_it_restarts_the_port_is_the_one_that_it_will_open(
     for name in ("root", "cwd"):
         (folder / name).symlink_to(root)
     assert proc.found() == sorted([f"*/tcp<-:{port}", "*/tcp<-:22"])
+
+
+def test_an_api_server_by_name_is_all_its_addresses(
+    proc: Proc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KUBERNETES_SERVICE_HOST is a name where pods of the node's network do without kube-proxy."""
+
+    def found(host: str, *args: object, **more: object) -> list[tuple[object, ...]]:
+        if host == "gone.invalid":
+            raise socket.gaierror(-2, "Name or service not known")
+        assert host == "api.example.com"
+        return [(2, 1, 6, "", ("192.0.2.7", 0)), (10, 1, 6, "", ("2001:db8::7", 0, 0, 0))]
+
+    monkeypatch.setattr("socket.getaddrinfo", found)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "api.example.com")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
+    assert {"192.0.2.7/32:6443/tcp", "[2001:db8::7]/128:6443/tcp"} <= set(proc.found())
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "gone.invalid")
+    assert not any("6443" in text for text in proc.found())
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "192.0.2.9")
+    assert "192.0.2.9/32:6443/tcp" in proc.found()
+
+
+def test_lines_of_resolv_conf_that_name_no_address_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conf = tmp_path / "resolv.conf"
+    conf.write_text(
+        "nameserver dns.local\nnameserver\nnameserver 127.0.0.53\nnameserver 192.0.2.53\n"
+    )
+    monkeypatch.setattr("nodeagent.bind.lifelines.RESOLV_CONF", conf)
+    assert _name_servers() == [("192.0.2.53", 53)]
