@@ -10,7 +10,7 @@ from pydantic import Field
 from nodeagent.faults import _net as net
 from nodeagent.model.evidence import Evidence
 from nodeagent.model.facts import Facts, Need, NeedRoot
-from nodeagent.model.kind import Context, FaultKind, FaultSpec, Measured, Rung
+from nodeagent.model.kind import Context, FaultKind, FaultSpec, Guard, Measured, Rung
 from nodeagent.model.steps import StepBase
 from nodeagent.model.steps.conntrack import ConntrackFill
 
@@ -40,8 +40,22 @@ def _needs(spec: Spec) -> tuple[Need, ...]:
 
 def _plan(spec: Spec, context: Context) -> Sequence[StepBase]:
     binding = net.net(context)
-    net.check_host(spec.host_network, binding)
     return [ConntrackFill(fault=context.fault_id, netns=binding.netns, free=spec.free)]
+
+
+def _guards(spec: Spec, context: Context) -> tuple[Guard, ...]:
+    """Raises Refused for the node's own network, unless it is asked for."""
+    binding = net.net(context)
+    net.check_host(spec.host_network, binding)
+    if not binding.host:
+        return ()
+    return (
+        Guard(
+            "lifeline",
+            "new connections to the node are dropped, to its agent and ssh too, until the lease "
+            "ends",
+        ),
+    )
 
 
 def _evidence(spec: Spec, measured: tuple[Measured, ...]) -> Evidence:
@@ -94,6 +108,7 @@ where that would be a quarter of what is available. At the revert exactly these 
     ),
     family="net",
     polled=True,
+    guards=_guards,
     no_hits_hint="no packet needed a new entry: no traffic, or no rule here tracks connections",
     examples=(
         "faultctl inject conntrack-full --pid 4242",

@@ -117,6 +117,17 @@ def test_a_full_table() -> None:
         plan("conntrack-full", {"free": -1}, facts=ABLE)
 
 
+def test_a_full_table_of_the_node_is_a_guard_rail() -> None:
+    """CASES 12: new connections to its agent and ssh cannot be left alone, so it is refused."""
+    spec = {"host_network": True}
+    with pytest.raises(Refused, match="new connections to the node") as caught:
+        plan("conntrack-full", spec, facts=ABLE, interfaces=(LO,), host=True)
+    assert "--i-know lifeline" in caught.value.hint
+    known = plan("conntrack-full", spec, facts=ABLE, host=True, acknowledge=("lifeline",))
+    assert known.guards == ("lifeline",)
+    assert plan("conntrack-full", spec, facts=ABLE).guards == ()
+
+
 def test_evidence_of_a_full_table() -> None:
     kind = kind_named("conntrack-full")
     (step,) = plan("conntrack-full", {}, facts=ABLE).steps
