@@ -40,11 +40,12 @@ def refuse_occupied(shown: Shown, step: TcFilters) -> None:
 def free_prio(shown: Shown, step: TcFilters) -> int:
     """The first of two priorities before every filter that is not ours. Raises Refused."""
     taken = {f.prio for f in shown.filters[step.hook]}
+    chains = {f.chain for f in shown.filters[step.hook]}  # ours has the second one's number
     foreign = [f for f in shown.filters[step.hook] if not nf.owner(f)]
     end = min((f.prio for f in foreign), default=1 << 15)
     prio: int
     for prio in (*range(FIRST_PRIO, end - 1), *range(min(FIRST_PRIO, end - 1) - 1, 0, -1)):
-        if not {prio, prio + 1} & taken:
+        if not {prio, prio + 1} & taken and prio + 1 not in chains:
             return prio
     first = min(foreign, key=lambda f: f.prio)
     raise Refused(

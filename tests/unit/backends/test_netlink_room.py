@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import pytest
 
-from nodeagent.backends.netlink_room import KERNELS_TXQLEN, keep_txqlen
+from nodeagent.backends.netlink_room import FIRST_PRIO, KERNELS_TXQLEN, free_prio, keep_txqlen
+from nodeagent.backends.netlink_shown import Shown
+from nodeagent.encode import net_link, net_tc
+from nodeagent.model.netspec import Flow
+from nodeagent.model.steps.net import Drop, NetnsRef, TcFilters
 
 
 class Link:
@@ -26,3 +31,29 @@ def test_only_what_the_kernel_made_of_it_is_put_back(before: int, now: int, put_
     link: Any = Link()
     keep_txqlen(link, 3, {"txqlen": before}, now)
     assert bool(link.requests) is put_back
+
+
+def prio_beside(*foreign: tuple[int, int]) -> int:
+    """What filters get beside somebody else's of these (priority, chain)."""
+    there = [
+        net_tc.TcObject(
+            ifindex=2, handle=1, parent=net_tc.HOOKS["egress"], info=prio << 16, kind="bpf",
+            options=b"theirs", attrs={net_tc.TCA_CHAIN: struct.pack("=I", chain)},
+        )
+        for prio, chain in foreign
+    ]  # fmt: skip
+    device = net_link.Link(index=2, name="eth0", kind="veth", flags=1, mtu=1500, txqlen=0)
+    netns = NetnsRef(cookie=5, inode=1, path="/run/netns/a")
+    step = TcFilters(
+        fault="t-1", netns=netns, ifindex=2, ifname="eth0", hook="egress", flows=(Flow(),),
+        act=Drop(chance=7),
+    )  # fmt: skip
+    return free_prio(Shown(device, None, {"ingress": [], "egress": there}), step)
+
+
+def test_our_chain_is_nobody_else_s() -> None:
+    """The chain of a random drop or a program has the number of its filters' priority."""
+    assert prio_beside() == FIRST_PRIO
+    assert prio_beside((1000, 0)) == FIRST_PRIO
+    assert prio_beside((1000, FIRST_PRIO + 1)) == FIRST_PRIO + 1
+    assert prio_beside((1000, FIRST_PRIO + 1), (1001, FIRST_PRIO + 2)) == FIRST_PRIO + 2
