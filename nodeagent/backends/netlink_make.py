@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 
 from nodeagent.backends import Prior
@@ -59,14 +60,15 @@ def extend(step: TcFilters, prior: Prior, flows: Sequence[Flow]) -> None:
             return  # it is gone, or going
         place, prio = shown.place(step.hook), prior["prio"] + 1
         act = _action(link, step, prior["prio"], nf.mark(step.fault))
-        failures = link.batch(
+        failures = link.pour(  # which goes on after a failure
             [
                 tc.add_filter(step.ifindex, place, prio, "flower", nf.flower(key, act))
                 for key in nf.all_keys(flows, step.hook)
             ]
         )
-        if failures:
-            raise failures[0].error()
+        # Names may come to share an address, and so a key, which is there once.
+        if bad := [f for f in failures if f.errno != errno.EEXIST]:
+            raise bad[0].error()
 
 
 def _action(link: Netlink, step: TcFilters, prio: int, cookie: bytes) -> bytes:

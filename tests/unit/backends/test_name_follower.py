@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+import pytest
+
+from nodeagent.backends import netlink_make
 from nodeagent.backends.name_follower import NameFollower
 from nodeagent.model.errors import Refused
 from nodeagent.model.netspec import Flow
 from nodeagent.model.steps.net import Drop, NetnsRef, TcFilters
+from nodeagent.netlink import Failure
 
 FIRST = Flow(remote="10.0.0.1/32", remote_port=(80, 80))
 SECOND = Flow(remote="10.0.0.2/32", remote_port=(80, 80))
@@ -104,3 +110,33 @@ def test_nothing_is_added_after_the_end() -> None:
     follower.look()
     time.sleep(0.05)
     assert kernel.added == [[SECOND]]
+
+
+def test_an_address_that_has_a_filter_already_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two names, or two protocols of one, may come to share a key; flower has each key once."""
+    answers = [[Failure(0, errno.EEXIST, "")], [Failure(1, errno.ENOMEM, "")], []]
+
+    class Link:
+        def pour(self, requests: Sequence[bytes]) -> list[Failure]:
+            assert len(requests) == 3  # tcp, udp, sctp
+            return answers.pop(0)
+
+    class There:
+        def with_mark(self, hook: str, mark: bytes) -> bool:
+            return True
+
+        def place(self, hook: str) -> str:
+            return hook
+
+    @contextmanager
+    def entered(ref: NetnsRef) -> Iterator[Link]:
+        yield Link()
+
+    monkeypatch.setattr(netlink_make, "entered", entered)
+    monkeypatch.setattr(netlink_make, "show", lambda link, ifindex: There())
+    netlink_make.extend(step(), {"prio": 64}, [SECOND])
+    with pytest.raises(OSError, match="memory"):
+        netlink_make.extend(step(), {"prio": 64}, [SECOND])
+    netlink_make.extend(step(), {"prio": 64}, [SECOND])
