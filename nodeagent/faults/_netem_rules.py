@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 FRAME = 1514
 """Bytes of a full Ethernet frame."""
+SHORTEST = 20
+"""Bytes of an IPv4 packet without anything in it, on an interface without a link-layer header."""
 _SECOND = timedelta(seconds=1)
 
 
@@ -21,6 +23,7 @@ def check_spec(spec: Spec) -> None:
     _check_something(spec)
     _check_jitter(spec)
     _check_pairs(spec)
+    _check_sizes(spec)
     _check_models(spec)
     _check_limit(spec)
 
@@ -65,6 +68,22 @@ def _check_pairs(spec: Spec) -> None:
         raise ValueError("rate_overhead, rate_cell and rate_cell_overhead go with rate")
     if spec.slot is not None and spec.slot.longest < spec.slot.min:
         raise ValueError("the slot's max is less than its min")
+
+
+def _check_sizes(spec: Spec) -> None:
+    """Below 0 a packet would take hours: packet_time_ns counts without a sign (sch_netem.c)."""
+    if spec.rate_overhead < -SHORTEST:
+        raise ValueError(
+            f"rate_overhead {spec.rate_overhead} would make packets less than nothing: they have "
+            f"{SHORTEST} bytes or more"
+        )
+    if spec.rate_cell_overhead and not spec.rate_cell:
+        raise ValueError("rate_cell_overhead goes with rate_cell")
+    if spec.rate_cell and spec.rate_cell_overhead <= -spec.rate_cell:
+        raise ValueError(
+            f"rate_cell_overhead {spec.rate_cell_overhead} would make cells of {spec.rate_cell} "
+            "bytes nothing, or less than nothing"
+        )
 
 
 def _check_models(spec: Spec) -> None:

@@ -74,6 +74,10 @@ def test_ways_out_of_a_state_never_add_up_to_more_than_all(p31: int, p13: int, s
         ({"loss_states": "p13=1%,p32=50%"}, r"p31 \(99%, as none is given\) and p32 are 149%"),
         ({"loss_states": "p13=0%"}, "nothing would be lost"),
         ({"loss_gilbert": "p=0%"}, "nothing would be lost"),
+        ({"rate": "1mbit", "rate_overhead": -21}, "less than nothing"),
+        ({"rate": "1mbit", "rate_cell": 48, "rate_cell_overhead": -49}, "less than nothing"),
+        ({"rate": "1mbit", "rate_cell": 48, "rate_cell_overhead": -48}, "less than nothing"),
+        ({"rate": "1mbit", "rate_cell_overhead": 5}, "goes with rate_cell"),
         ({"slot": "min=0s"}, "slot takes no time"),
         ({"slot": "min=0s,packets=8"}, "slot takes no time"),
     ],
@@ -90,6 +94,8 @@ def test_models_that_do_nothing_or_cannot_be(spec: dict[str, Any], words: str) -
         {"loss_states": "p13=0%,p14=1%"},
         {"loss_gilbert": "p=0%,good=1%"},
         {"slot": "min=0s,max=1ms"},
+        {"rate": "1mbit", "rate_overhead": -14},
+        {"rate": "1mbit", "rate_cell": 48, "rate_cell_overhead": 5},
     ],
 )
 def test_models_that_do_something(spec: dict[str, Any]) -> None:
