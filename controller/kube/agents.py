@@ -11,6 +11,7 @@ import binascii
 import os
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -98,6 +99,7 @@ class Agents:
         self._home: tempfile.TemporaryDirectory[str] | None = None
         self._tls: Mapping[str, Path] | None = access.tls
         self._opened: set[str] = set()
+        self._listed = 0.0
 
     def __enter__(self) -> Agents:
         return self
@@ -107,12 +109,17 @@ class Agents:
             self._home.cleanup()
 
     def pods(self, *, fresh: bool = False) -> dict[str, AgentPod]:
-        """By node; `fresh` asks the API server again. Raises Refused when there are none."""
+        """By node; `fresh` asks the API server again. Raises Refused when there are none.
+
+        One answer serves all who asked before the question: after a hiccup hundreds ask at once.
+        """
+        asked = time.monotonic()
         with self._lock:
-            if not self._pods or fresh:
+            if not self._pods or (fresh and self._listed < asked):
+                begun = time.monotonic()
                 path = ApiPath("pods", self.access.namespace)
                 items, _ = self._cluster.listed(path, "=".join(AGENT_LABEL))
-                self._pods = agent_pods(items)
+                self._pods, self._listed = agent_pods(items), begun
         if not self._pods:
             raise Refused(
                 "no agent runs in this cluster",

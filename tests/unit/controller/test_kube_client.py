@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -265,3 +266,28 @@ def test_a_k8s_probe_reads_with_the_users_kubeconfig_and_not_before_it_is_asked(
         "namespace": "x", "expression": "true"}),
         Surroundings(read_object=ObjectReader(tmp_path / "none")))  # fmt: skip
     assert str(nowhere.sample()[0].verdict) == "unknown"
+
+
+def test_many_that_look_for_their_agents_anew_at_once_are_a_few_lists(
+    api: FakeApi, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a hiccup of the API server each node's way is opened again."""
+    api.pod("faultctl-system", "faultd-1", "n1", AGENT)
+    lists, real, together = [], cluster.listed, threading.Barrier(50)
+
+    def listed(*args: str) -> object:
+        lists.append(args)
+        time.sleep(0.3)
+        return real(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(cluster, "listed", listed)
+
+    def look(_: int) -> bool:
+        together.wait(20)
+        return "n1" in agents.pods(fresh=True)
+
+    with Agents(cluster, Access()) as agents, ThreadPoolExecutor(50) as pool:
+        assert all(pool.map(look, range(50)))
+        assert 1 <= len(lists) < 10
+        api.pod("faultctl-system", "faultd-new", "new", AGENT)
+        assert "new" in agents.pods(fresh=True), "who asks later asks anew"
