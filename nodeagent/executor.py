@@ -12,13 +12,7 @@ from nodeagent.clock import Laps, boot_id, boottime_ns, lease_ns, wall
 from nodeagent.crashpoint import crashpoint
 from nodeagent.executor_parts import Node
 from nodeagent.faults import kind_named
-from nodeagent.model.errors import (
-    BackendError,
-    Conflict,
-    FaultError,
-    Refused,
-    StalePlan,
-)
+from nodeagent.model.errors import BackendError, Conflict, FaultError, Refused, StalePlan
 from nodeagent.model.kind import FaultKind, FaultSpec
 from nodeagent.model.plan import FaultRequest, Lease, Plan, plan_from_data
 from nodeagent.model.planner import make_plan, parse_request
@@ -100,8 +94,7 @@ class Executor:
         BackendError after everything that was begun has been taken back.
         """
         if self._node.backends.slow() and self._journal.find_fault(request.id) is None:
-            with self._rejection_noted(request.id):  # and no lock: it may take minutes
-                self._node.backends.prepare(self.plan(request).steps)
+            self._prepare(request)
         with self.mutation():
             existing = self._journal.find_fault(request.id)
             if existing is not None:
@@ -141,6 +134,14 @@ class Executor:
             self.before_begin()
         if not wanted():
             raise Refused(f"{fault_id} was not applied", "its caller waits no more", "try again")
+
+    def _prepare(self, request: FaultRequest) -> None:
+        """What may take minutes (a compiler), without the lock."""
+        steps: tuple[StepBase, ...] = ()
+        with suppress(FaultError):  # another mutation may be half done: it is planned again
+            steps = self.plan(request).steps
+        with self._rejection_noted(request.id):
+            self._node.backends.prepare(steps)
 
     def _observe(self, plan: Plan) -> list[tuple[StepBase, dict[str, Any]]]:
         return [(step, self._observe_one(plan.id, step)) for step in plan.steps]

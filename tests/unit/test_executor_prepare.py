@@ -13,7 +13,7 @@ from nodeagent.backends import Registry, Runtime, syscall_steps
 from nodeagent.backends.bcc import BccLoader
 from nodeagent.executor import Executor
 from nodeagent.executor_parts import Node
-from nodeagent.model.errors import BackendError, FaultError
+from nodeagent.model.errors import BackendError, Conflict, FaultError
 from nodeagent.model.plan import Lease
 from nodeagent.model.process import CgroupScope
 from nodeagent.model.steps.syscall import Hook, SyscallFail
@@ -79,6 +79,24 @@ def test_a_rejection_while_preparing_is_an_event_with_its_log(core: Core, slow: 
     found = [event for event in core.journal.events() if event.type == "program-rejected"]
     assert "no member named" in str(found[0].data)
     assert core.journal.find_fault("f-1") is None
+
+
+def test_what_a_plan_meets_before_its_turn_is_looked_at_again(
+    core: Core, slow: Compiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first plan may meet a fault that is just being reverted; the one that counts does not."""
+    slow.end.set()
+    asked = request("f-1", HoldLink(name="l"))
+    digest, plan, met = core.executor.plan(asked).digest, core.executor.plan, [Conflict("met")]
+
+    def once(request: Any) -> Any:
+        if met:
+            raise met.pop()
+        return plan(request)
+
+    monkeypatch.setattr(core.executor, "plan", once)
+    assert core.executor.apply(asked, LEASE, digest).state == "armed"
+    assert not met
 
 
 def test_a_source_that_is_compiled_does_not_wait_for_another(
