@@ -24,6 +24,11 @@ API_VERSION = 1
 QUICK_S = 10.0
 SLOW_S = 120.0
 TLS_WORDS = re.compile(r"certificate|handshake|\bssl\b|\btls\b|peer name", re.IGNORECASE)
+AT_HOME = (
+    "start one with `faultctl agent start`, or name another with --agent; "
+    "the verbs that know --cluster ask those of a Kubernetes cluster with it"
+)
+ELSEWHERE = "is it up, and is this its address? in a cluster: faultctl deploy status"
 ERROR_METADATA = "faultctl-error-bin"
 
 
@@ -127,7 +132,7 @@ class AgentClient:
             return Unreachable(
                 f"no agent answers at {self.address.url}",
                 details.split("\n")[0],
-                "start one with `faultctl agent start`, or name another with --agent",
+                AT_HOME if self.address.url.startswith("unix:") else ELSEWHERE,
             )
         if status is grpc.StatusCode.UNIMPLEMENTED:
             return Unreachable(

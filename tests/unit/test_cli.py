@@ -194,7 +194,7 @@ def test_where_no_agent_answers_it_is_4_with_the_way_to_start_one(
 ) -> None:
     assert nobody(*args) == 4
     said = capsys.readouterr()
-    assert "faultctl agent start" in said.err
+    assert "faultctl agent start" in said.err and "--cluster" in said.err
     assert said.out == ""
 
 

@@ -611,6 +611,17 @@ def test_where_no_agent_answers_the_hint_says_how_to_start_one(tmp_path: Path) -
     assert "faultctl agent start" in caught.value.hint
 
 
+def test_where_no_agent_of_a_cluster_answers_none_is_to_be_started_here(tmp_path: Path) -> None:
+    files = certs.write_all(tmp_path, "node")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))  # bound and not listening: refused
+        url = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+        address = AgentAddress(url, files.client_cert, files.client_key, files.ca)
+        with AgentClient(address) as client, pytest.raises(Unreachable) as caught:
+            client.describe()
+    assert "deploy status" in caught.value.hint and "agent start" not in caught.value.hint
+
+
 class OldAgent(pb_grpc.FaultdServicer):
     """Knows Describe only, and says an older version."""
 
