@@ -19,7 +19,7 @@ from nodeagent.model.facts import Need, NeedNet
 from nodeagent.model.kind import Context, FaultKind, Measured, Rung
 from nodeagent.model.netspec import Bandwidth
 from nodeagent.model.steps import StepBase
-from nodeagent.model.steps.net import Drop
+from nodeagent.model.steps.net import FULL, Drop
 from nodeagent.model.units import Duration, Percent
 
 NONE = Decimal(0)
@@ -129,7 +129,8 @@ def _evidence(spec: Spec, measured: tuple[Measured, ...]) -> Evidence:
 def _seen(spec: Spec, measured: tuple[Measured, ...]) -> Evidence:
     found = net.counters(measured)
     matched = found.get("matched_packets", 0)
-    lost = found.get("qdisc_drops", found.get("dropped_packets", 0))
+    all_of_them = matched if scaled(spec.loss) == FULL else 0  # _plan_drop: no chance to count
+    lost = found.get("qdisc_drops", found.get("dropped_packets", all_of_them))
     said = []
     if spec.direction == "both" and spec.delay:
         said.append("each direction is delayed: a round trip takes twice the delay")

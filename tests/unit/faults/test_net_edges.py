@@ -9,13 +9,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from test_net_plan import ETH0, LO, plan
+from test_net_plan import ETH0, FACTS, LO, plan
 
+from nodeagent.faults import kind_named
 from nodeagent.faults._netem_qdisc import qdisc_of, scaled
 from nodeagent.faults.bandwidth import Spec as Bandwidth
 from nodeagent.faults.netem import Spec as Netem
 from nodeagent.faults.port_taken import Spec as Ports
 from nodeagent.model.errors import Refused
+from nodeagent.model.kind import Measured
 from nodeagent.model.steps.net import FULL, IfbShaper, TbfQdisc
 
 JUMBO = ETH0.model_copy(update={"name": "eth1", "ifindex": 3, "mtu": 9001})
@@ -100,6 +102,25 @@ def test_models_that_do_nothing_or_cannot_be(spec: dict[str, Any], words: str) -
 )
 def test_models_that_do_something(spec: dict[str, Any]) -> None:
     assert Netem.model_validate(spec)
+
+
+def test_all_that_is_lost_without_netem_is_counted() -> None:
+    """Nothing is left to chance then: no filter of its own counts what it takes."""
+    kind = kind_named("netem")
+    matched = {"packets": 5, "bytes": 500}
+    for loss, dropped, hits in (
+        ("100%", {}, 5),
+        ("50%", {"packets": 3, "bytes": 300}, 3),
+        ("50%", {"packets": 0, "bytes": 0}, 0),
+    ):
+        facts = FACTS.model_copy(update={"net_features": ("bpf", "clsact", "flower", "gact")})
+        (step,) = plan("netem", {"loss": loss}, facts=facts).steps
+        data = {"matched": matched, "excluded": {}, "dropped": dropped}
+        spec = kind.spec.model_validate({"loss": loss})
+        assert kind.evidence(spec, (Measured(step, data),)).hits == hits
+    shown = {"matched": matched, "qdisc": {"packets": 0, "bytes": 0, "drops": 4, "queued": 0}}
+    spec = kind.spec.model_validate({"loss": "100%"})
+    assert kind.evidence(spec, (Measured(step, shown),)).hits == 4
 
 
 # --- ports --------------------------------------------------------------------------
