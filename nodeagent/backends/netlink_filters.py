@@ -48,12 +48,13 @@ class FilterBackend:
             shown = None if link is None else show(link, step.ifindex)
         if shown is None:
             raise gone(step.netns)
-        first = next((p.prior for p in peers if isinstance(p.step, TcFilters)), None)
+        priors = [p.prior for p in peers if isinstance(p.step, TcFilters)]
         refuse_occupied(shown, step)
         return {
-            "clsact": shown.qdisc is not None if first is None else first["clsact"],
+            # One that is gone by now was somebody else's; what we add in its place is ours.
+            "clsact": shown.qdisc is not None and all(prior["clsact"] for prior in priors),
             "prio": free_prio(shown, step),
-            "txqlen": shown.link.txqlen if first is None else first["txqlen"],
+            "txqlen": priors[0]["txqlen"] if priors else shown.link.txqlen,
         }
 
     def status(self, step: TcFilters, prior: Prior, peers: Sequence[Peer]) -> Status:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import struct
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
+from nodeagent.backends import Peer, netlink_filters
 from nodeagent.backends.netlink_room import FIRST_PRIO, KERNELS_TXQLEN, free_prio, keep_txqlen
 from nodeagent.backends.netlink_shown import Shown
 from nodeagent.encode import net_link, net_tc
@@ -33,6 +35,14 @@ def test_only_what_the_kernel_made_of_it_is_put_back(before: int, now: int, put_
     assert bool(link.requests) is put_back
 
 
+def a_step() -> TcFilters:
+    netns = NetnsRef(cookie=5, inode=1, path="/run/netns/a")
+    return TcFilters(
+        fault="t-1", netns=netns, ifindex=2, ifname="eth0", hook="egress", flows=(Flow(),),
+        act=Drop(chance=7),
+    )  # fmt: skip
+
+
 def prio_beside(*foreign: tuple[int, int]) -> int:
     """What filters get beside somebody else's of these (priority, chain)."""
     there = [
@@ -43,12 +53,7 @@ def prio_beside(*foreign: tuple[int, int]) -> int:
         for prio, chain in foreign
     ]  # fmt: skip
     device = net_link.Link(index=2, name="eth0", kind="veth", flags=1, mtu=1500, txqlen=0)
-    netns = NetnsRef(cookie=5, inode=1, path="/run/netns/a")
-    step = TcFilters(
-        fault="t-1", netns=netns, ifindex=2, ifname="eth0", hook="egress", flows=(Flow(),),
-        act=Drop(chance=7),
-    )  # fmt: skip
-    return free_prio(Shown(device, None, {"ingress": [], "egress": there}), step)
+    return free_prio(Shown(device, None, {"ingress": [], "egress": there}), a_step())
 
 
 def test_our_chain_is_nobody_else_s() -> None:
@@ -57,3 +62,31 @@ def test_our_chain_is_nobody_else_s() -> None:
     assert prio_beside((1000, 0)) == FIRST_PRIO
     assert prio_beside((1000, FIRST_PRIO + 1)) == FIRST_PRIO + 1
     assert prio_beside((1000, FIRST_PRIO + 1), (1001, FIRST_PRIO + 2)) == FIRST_PRIO + 2
+
+
+@pytest.mark.parametrize(
+    ("there", "peers", "want"),
+    [
+        (False, [], False),
+        (True, [], True),
+        (True, [False], False),  # it is ours, by the first of our faults
+        (True, [True], True),
+        (True, [True, False], False),  # the second one has added it anew
+        (False, [True], False),  # somebody has taken theirs away since: what we add is ours
+    ],
+)
+def test_whose_clsact_it_is(
+    monkeypatch: pytest.MonkeyPatch, there: bool, peers: list[bool], want: bool
+) -> None:
+    place = net_tc.TcObject(2, net_tc.CLSACT_HANDLE, net_tc.CLSACT, 0, "clsact", b"", {})
+    device = net_link.Link(index=2, name="eth0", kind="veth", flags=1, mtu=1500, txqlen=0)
+    shown = Shown(device, place if there else None, {"ingress": [], "egress": []})
+    monkeypatch.setattr(netlink_filters, "show", lambda link, ifindex: shown)
+    one = a_step()
+    others = [
+        Peer("t-0", 1, one, None, {"clsact": was, "prio": 64, "txqlen": 0}, certain=True)
+        for was in peers
+    ]
+    link: Any = object()
+    monkeypatch.setattr(netlink_filters, "entered", lambda ref: nullcontext(link))
+    assert netlink_filters.FilterBackend().observe("t-1", one, others)["clsact"] is want
