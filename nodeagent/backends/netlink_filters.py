@@ -80,7 +80,7 @@ class FilterBackend:
             return Status.GONE
         if shown.with_mark(step.hook, nf.mark(step.fault)):
             return Status.OURS
-        left = not prior["clsact"] and shown.qdisc is not None and shown.empty
+        left = not prior["clsact"] and shown.empty_clsact
         return Status.OURS if left else Status.PRIOR
 
     def apply(self, fault_id: str, step: TcFilters, prior: Prior, peers: Sequence[Peer]) -> Outcome:
@@ -134,7 +134,7 @@ class FilterBackend:
             remove(link, shown, step)
             crashpoint("net:filters-gone")
             left = show(link, step.ifindex)
-            if left is None or prior["clsact"] or left.qdisc is None or not left.empty:
+            if left is None or prior["clsact"] or not left.empty_clsact:
                 return
             keep_txqlen(link, step.ifindex, prior, left.link.txqlen)
             crashpoint("net:txqlen")

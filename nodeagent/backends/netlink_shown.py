@@ -29,8 +29,10 @@ class Shown:
         return tc.PLAIN_INGRESS if plain else hook
 
     @property
-    def empty(self) -> bool:
-        return not any(self.filters.values())
+    def empty_clsact(self) -> bool:
+        """As ours is when our filters have gone; an `ingress` qdisc is never ours."""
+        is_clsact = self.qdisc is not None and self.qdisc.kind == "clsact"
+        return is_clsact and not any(self.filters.values())
 
 
 def show(link: Netlink, ifindex: int) -> Shown | None:

@@ -13,6 +13,7 @@ from nodeagent.backends.netlink_room import FIRST_PRIO, KERNELS_TXQLEN, free_pri
 from nodeagent.backends.netlink_shown import Shown
 from nodeagent.encode import net_link, net_tc
 from nodeagent.model.netspec import Flow
+from nodeagent.model.steps import Status
 from nodeagent.model.steps.net import Drop, NetnsRef, TcFilters
 
 
@@ -90,3 +91,27 @@ def test_whose_clsact_it_is(
     link: Any = object()
     monkeypatch.setattr(netlink_filters, "entered", lambda ref: nullcontext(link))
     assert netlink_filters.FilterBackend().observe("t-1", one, others)["clsact"] is want
+
+
+@pytest.mark.parametrize(
+    ("kind", "was_there", "want"),
+    [
+        ("clsact", False, Status.OURS),
+        ("clsact", True, Status.PRIOR),
+        ("ingress", False, Status.PRIOR),  # somebody's own, in the place of ours
+        (None, False, Status.PRIOR),
+    ],
+)
+def test_an_empty_clsact_is_left_by_us_and_nothing_else_is(
+    monkeypatch: pytest.MonkeyPatch, kind: str | None, was_there: bool, want: Status
+) -> None:
+    place = net_tc.TcObject(2, net_tc.CLSACT_HANDLE, net_tc.CLSACT, 0, kind or "", b"", {})
+    device = net_link.Link(index=2, name="eth0", kind="veth", flags=1, mtu=1500, txqlen=0)
+    shown = Shown(device, place if kind else None, {"ingress": [], "egress": []})
+    link: Any = Link()
+    monkeypatch.setattr(netlink_filters, "entered", lambda ref: nullcontext(link))
+    monkeypatch.setattr(netlink_filters, "show", lambda link, ifindex: shown)
+    backend, prior = netlink_filters.FilterBackend(), {"clsact": was_there, "prio": 64, "txqlen": 9}
+    assert backend.status(a_step(), prior, []) is want
+    backend.undo("t-1", a_step(), prior, [])
+    assert link.requests == ([net_tc.delete_clsact(2)] if want is Status.OURS else [])
