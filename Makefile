@@ -10,7 +10,8 @@ ALONE  := $(BIN)/pytest -q --last-failed --last-failed-no-failures none
 STAMP  := $(VENV)/.installed
 PYTEST := $(BIN)/pytest
 
-.PHONY: help venv setup demo test test-unit test-vm test-full test-kill test-cluster bench bpf protos lint docs clean
+.PHONY: help venv setup demo test test-unit test-vm test-more test-full test-kill test-cluster \
+	test-api bench bpf protos lint docs clean
 
 help:
 	@echo "make demo       the main job on a disposable node (sets everything up)"
@@ -19,6 +20,7 @@ help:
 	@echo "make test-kill  SIGKILL at every step, on the stock flavours (long)"
 	@echo "make test-full  VM tests on the kernel with all error-injection options"
 	@echo "make test-cluster  a real Kubernetes, nodes in VMs (needs Go 1.26; the first time it builds)"
+	@echo "make test-api   its part without nodes"
 	@echo "make bench      benchmarks: ratios against the shell tools, in one run"
 	@echo "make lint       ruff, mypy, generated files are current"
 	@echo "make bpf        compile the BPF programs"
@@ -72,6 +74,13 @@ test-full: setup
 test-cluster: setup
 	@$(BIN)/python tools/setup.py packages cluster
 	$(PYTEST) -q tests/cluster
+
+# Its part without nodes: a control plane on loopback.
+API_ALONE := $(addprefix tests/cluster/test_,api.py kube_api.py object_faults.py deploy_api.py \
+	portforward.py manifests.py)
+
+test-api: $(STAMP)
+	$(PYTEST) -q $(API_ALONE) || $(ALONE) $(API_ALONE)
 
 bench: setup
 	$(BIN)/python -m pytest -q -s tests/bench

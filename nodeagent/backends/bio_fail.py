@@ -27,17 +27,10 @@ from nodeagent.encode.bpf_maps import (
 from nodeagent.encode.btf import enumerator
 from nodeagent.encode.sector_index import LONG_SECTORS, SectorIndex, build_index
 from nodeagent.model.errors import FaultError, InvalidSpec, Refused
+from nodeagent.model.process import CgroupScope
 from nodeagent.model.ranges import MAX_SECTOR, Ranges
 
 _PROGRAM = "fc_should_fail_bio"
-
-
-@dataclass(frozen=True)
-class CgroupScope:
-    """A cgroup of the v2 hierarchy: its id (kernfs inode) and depth, the root being 0."""
-
-    id: int
-    level: int
 
 
 @dataclass(frozen=True)
@@ -78,9 +71,9 @@ class FailSpec:
             (FailFlag.EVENTS, self.events),
         ):
             flags |= flag if on else FailFlag(0)
-        scope = self.scope or CgroupScope(0, 0)
+        scope = (self.scope.id, self.scope.level) if self.scope else (0, 0)
         try:
-            slot = FailSlot(flags, self.rate_ppm, self.seed, scope.id, scope.level)
+            slot = FailSlot(flags, self.rate_ppm, self.seed, *scope)
             slot.pack()
         except ValueError as exc:
             raise InvalidSpec("the rate is out of range", str(exc)) from exc
@@ -89,21 +82,6 @@ class FailSpec:
     def index(self, ranges: Ranges) -> SectorIndex:
         """Their index; where writes heal, all of it in bits. Raises InvalidSpec."""
         return build_index(ranges, MAX_SECTOR if self.heal else LONG_SECTORS)
-
-
-def cgroup_scope(path: Path, mount: Path = Path("/sys/fs/cgroup")) -> CgroupScope:
-    """The scope of a cgroup directory below a v2 mount whose root is the node's root cgroup.
-
-    Raises Refused on v1 or hybrid hierarchies, OSError when there is no such cgroup.
-    """
-    inode = path.stat().st_ino
-    if not (path / "cgroup.procs").exists() or not (path / "cgroup.controllers").exists():
-        raise Refused(
-            f"{path} cannot scope a BPF fault",
-            "it is not a cgroup of the v2 hierarchy, the only one that the helpers read",
-            "boot with systemd.unified_cgroup_hierarchy=1",
-        )
-    return CgroupScope(inode, len(path.resolve().relative_to(mount.resolve()).parts))
 
 
 def _remapped_mask() -> bytes:

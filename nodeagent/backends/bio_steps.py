@@ -283,6 +283,7 @@ class BioFailBackend(BioBackend):
                 reads=step.reads,
                 writes=step.writes,
                 heal=step.heal,
+                scope=step.only,
             )
         )
 

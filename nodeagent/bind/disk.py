@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nodeagent.bind.family import Ask, Scene
+from nodeagent.bind.process import cgroup_at, scope_at
 from nodeagent.bind.resolve import resolve, resolve_device, resolve_volume
 from nodeagent.bind.spacemap import space_map
 from nodeagent.bind.usage import IN_USE, guards
@@ -25,7 +26,11 @@ def bind(scene: Scene, ask: Ask) -> DiskBinding:
                 update={"layers": narrow.layers, "ends": narrow.ends, "whole": narrow.whole}
             )
     found = guards(scene.node, block, scene.protected)
-    return DiskBinding(block=block, guards=found)
+    cgroup = getattr(ask.spec, "cgroup", "")
+    only = (
+        scope_at(cgroup_at(cgroup, f"I/O of cgroup {cgroup} cannot be failed")) if cgroup else None
+    )
+    return DiskBinding(block=block, guards=found, only=only)
 
 
 def _space(scene: Scene, block: BlockBinding) -> SpaceMap | None:

@@ -61,7 +61,9 @@ def exposed(
 def _test_for(node: Node, binding: Mapping[str, Any]) -> _Test | None:
     """How a process is tested, by the shape of the binding; None for one that is not known."""
     if "block" in binding:
-        return _of_disk(node, BlockBinding.model_validate(binding["block"]))
+        test = _of_disk(node, BlockBinding.model_validate(binding["block"]))
+        only = binding.get("only")
+        return test if only is None else _both(_of_cgroup(CgroupScope.model_validate(only)), test)
     if "netns" in binding:
         return _of_netns(int(binding["netns"]["inode"]))
     if "scope" in binding:
@@ -164,6 +166,11 @@ def _of_pid(node: Node, scope: PidScope) -> _Test:
 def _of_cgroup(scope: CgroupScope) -> _Test:
     members = frozenset(cgroup_pids(CGROUPS / scope.path.lstrip("/")))
     return lambda pid: "scope" if int(pid.name) in members else None
+
+
+def _both(first: _Test, second: _Test) -> _Test:
+    """Who is meant by both; how the second says."""
+    return lambda pid: second(pid) if first(pid) is not None else None
 
 
 def _of_netns(inode: int) -> _Test:

@@ -135,7 +135,16 @@ def descendants(node: Node, root: int) -> tuple[int, ...]:
 
 
 def _bind_cgroup(node: Node, asked: str, device: str | None) -> ProcessBinding:
-    what = f"cgroup {asked} cannot be a target"
+    path = cgroup_at(asked, f"cgroup {asked} cannot be a target")
+    scope = scope_at(path)
+    return _described(node, f"cgroup {scope.path}", scope, cgroup_pids(path), device)
+
+
+def cgroup_at(asked: str, what: str) -> Path:
+    """The directory of a cgroup that a user names, with or without the mount point.
+
+    what: how the error begins. Raises Refused for the root, and for what is no cgroup v2.
+    """
     if not (CGROUPS / "cgroup.controllers").exists():
         raise Refused(
             what,
@@ -150,8 +159,7 @@ def _bind_cgroup(node: Node, asked: str, device: str | None) -> ProcessBinding:
         raise Refused(what, f"it is not below {CGROUPS}", "see: cat /proc/PID/cgroup")
     if not (path / "cgroup.procs").exists():
         raise Refused(what, f"there is no such cgroup: {path}", "see: cat /proc/PID/cgroup")
-    scope = scope_at(path)
-    return _described(node, f"cgroup {scope.path}", scope, cgroup_pids(path), device)
+    return path
 
 
 def scope_at(path: Path) -> CgroupScope:

@@ -96,6 +96,8 @@ def the_dm_layer(context: Context) -> LayerRanges:
 
 def dm_supports(spec: Any, context: Context) -> str | None:
     """For rungs on device-mapper: whether there is a layer, and if not, the way out."""
+    if disk(context).only is not None:
+        return "device-mapper fails everybody's I/O (--cgroup)"
     layer = dm_layer(context)
     if isinstance(layer, str):
         return f"{layer} (before it is mounted: faultctl volume prepare DEVICE)"
@@ -230,6 +232,7 @@ def bio_fail(context: Context, *, reads: bool, writes: bool, heal: bool = False)
         reads=reads,
         writes=writes,
         heal=heal,
+        only=disk(context).only,
     )
 
 

@@ -37,6 +37,14 @@ Sectors = Annotated[
     WithJsonSchema({"type": "string", "format": "sectors", "examples": ["1024+8", "0-7,4096"]}),
     Field(json_schema_extra={"metavar": "SECTORS"}),
 ]
+Cgroup = Annotated[
+    str,
+    Field(
+        max_length=4096,
+        description="only I/O of this cgroup (v2) and of those below it; by BPF only",
+        json_schema_extra={"metavar": "CGROUP"},
+    ),
+]
 
 
 def whole_blocks(ranges: Ranges, layer: BlockLayer) -> Ranges:

@@ -30,10 +30,12 @@ def _bpf_supports(spec: Spec, context: Context) -> str | None:
 
 def _bpf_plan(spec: Spec, context: Context) -> Sequence[StepBase]:
     writes, heal = spec.on_write == "fail", spec.on_write == "heal"
+    fail = d.bio_fail(context, reads=True, writes=writes, heal=heal)
+    check = d.read_check(d.disk(context).block.layers[0])
     return [
         *d.file_watch(d.disk(context)),
-        d.bio_fail(context, reads=True, writes=writes, heal=heal),
-        d.read_check(d.disk(context).block.layers[0]),
+        fail,
+        *(() if fail.only else (check,)),  # the agent is in no such cgroup: its reads succeed
         *_evict(spec, context),
     ]
 

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from nodeagent.faults import _disk as d
 from nodeagent.faults import _disk_evidence as de
+from nodeagent.faults import _disk_sectors as ds
 from nodeagent.model.evidence import Evidence
 from nodeagent.model.kind import Context, FaultKind, FaultSpec, Guard, Measured, Rung
 from nodeagent.model.steps import StepBase
@@ -26,6 +27,7 @@ class Spec(FaultSpec):
     fail: Literal["all", "reads", "writes"] = Field(
         default="all", description="what fails: reads and writes, or one of them only"
     )
+    cgroup: ds.Cgroup = ""
 
 
 def _check(spec: Spec, context: Context, on_dm: bool) -> ReadCheck:
@@ -46,7 +48,7 @@ def _flakey_plan(spec: Spec, context: Context) -> Sequence[StepBase]:
 
 def _bpf_plan(spec: Spec, context: Context) -> Sequence[StepBase]:
     fail = d.bio_fail(context, reads=spec.fail != "writes", writes=spec.fail != "reads")
-    return [fail, _check(spec, context, on_dm=False)]
+    return [fail] if fail.only else [fail, _check(spec, context, on_dm=False)]
 
 
 def _delay_supports(spec: Spec, context: Context) -> str | None:

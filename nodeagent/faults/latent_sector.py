@@ -56,6 +56,7 @@ class Spec(FaultSpec):
         le=timedelta(minutes=10),
         description="how long the drive retries before it gives up",
     )
+    cgroup: ds.Cgroup = ""
     evict: bool = Field(
         default=True, description="drop the file range's cached copies, and only those"
     )
@@ -186,6 +187,10 @@ A bio that overlaps a bad sector fails as a whole, as a drive's command does; th
 system then retries page by page. The kernel's status is EIO where a real drive has
 ENODATA under O_DIRECT (`faultctl fidelity latent-sector` compares).
 
+--cgroup fails the I/O of one cgroup only, as it is charged: its own reads, and pages that are
+written back for it. Others read the same sectors well; what they read is in the page cache
+then, and the cgroup finds it there.
+
 On-write: `heal` is what a drive does, it remaps the sector at the next write. Where the
 mechanism cannot heal by itself (dm-delay, dm-flakey) the agent sees the write by a trace and
 swaps the table some milliseconds later.""",
@@ -207,6 +212,7 @@ swaps the table some milliseconds later.""",
     examples=(
         "faultctl inject latent-sector --file /var/lib/postgresql/17/main/base/5/16384",
         "faultctl inject latent-sector --device /dev/mapper/data --sectors 1024+8",
+        "faultctl inject latent-sector --device /dev/vdb --sectors 1024+8 --cgroup /db.slice",
         "faultctl inject latent-sector --volume /srv --count 3 --seed 7 --used --retry-delay 700ms",
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 from nodeagent.model.binding import BlockBinding, Guard, SpaceMap
+from nodeagent.model.process import CgroupScope
 
 
 class DiskBinding(BaseModel):
@@ -17,3 +18,6 @@ class DiskBinding(BaseModel):
         default=None, description="None if no file system was asked: none there, or not needed"
     )
     guards: tuple[Guard, ...] = ()
+    only: CgroupScope | None = Field(
+        default=None, description="whose I/O is meant; None: everybody's"
+    )

@@ -21,7 +21,8 @@ from guest_bio import (
     spec,
 )
 
-from nodeagent.backends.bio_fail import BioFailer, cgroup_scope
+from nodeagent.backends.bio_fail import BioFailer
+from nodeagent.bind.process import cgroup_at, scope_at
 from nodeagent.model.errors import Refused
 
 FAILER = BioFailer()
@@ -104,7 +105,7 @@ def only_a_cgroup() -> object:
     beside = Path("/sys/fs/cgroup/fc-test-other")
     for group in (inner, beside):
         group.mkdir(parents=True, exist_ok=True)
-    scope = cgroup_scope(inner.parent)
+    scope = scope_at(inner.parent)
     assert scope.level == 1
     slot = FAILER.arm(spec(disk, (50, 1), scope=scope))
     assert io(disk, [50]) == {50: 0}
@@ -124,7 +125,7 @@ def only_a_cgroup() -> object:
     for group in (inner, inner.parent, beside):
         group.rmdir()
     try:
-        cgroup_scope(WORK)
+        cgroup_at(str(WORK), "no scope")
     except Refused as exc:
         sh("losetup", "-d", disk)
         return str(exc)

@@ -147,6 +147,40 @@ def test_a_plain_mounted_partition_fails_by_bpf(vm_node: Node, bench: Bench) -> 
         vm_node.sh(f"umount /mnt/p; wipefs -qa {disk}; blockdev --rereadpt {disk}")
 
 
+@pytest.mark.vm("full")
+def test_one_cgroups_reads_fail_and_everybody_elses_do_not(vm_node: Node, bench: Bench) -> None:
+    """dd is the witness, inside the cgroup, in one below it, and outside; exposure knows it too."""
+    group = "/sys/fs/cgroup/fc-only"
+    device = "/dev/disk/by-id/virtio-d1"
+    vm_node.sh(f"mkdir -p {group}/below")
+    spec = {"sectors": "2048+8", "cgroup": "/fc-only"}
+    try:
+        with pytest.raises(Refused, match="no such cgroup"):
+            bench.plan(
+                "latent-sector",
+                {"type": "device", "device": device},
+                spec=spec | {"cgroup": "/fc-none"},
+            )
+        fault = bench.inject("latent-sector", {"type": "device", "device": device}, spec)
+        assert fault.mechanism == "bpf-bio"
+        read = f"dd if={device} of=/dev/null bs=4096 count=1 iflag=direct"
+        for place, skip, works in (
+            (group, 256, False),
+            (f"{group}/below", 256, False),
+            (group, 257, True),
+            ("/sys/fs/cgroup", 256, True),
+        ):
+            entered = f"echo $$ > {place}/cgroup.procs && exec {read} skip={skip}"
+            done = vm_node.run(["sh", "-c", entered], check=False)
+            assert (done.code == 0) is works, (place, skip, done.err)
+            assert works or EIO in done.err, done.err
+        assert bench.evidence(fault.id)["hits"] == 2
+        bench.client.revert(fault.id)
+        vm_node.sh(f"echo $$ > {group}/cgroup.procs && {read} skip=256")
+    finally:
+        vm_node.sh(f"rmdir {group}/below {group}")
+
+
 @pytest.mark.vm("debian-13")
 def test_a_device_that_holds_a_protected_directory_is_guarded(vm_node: Node, bench: Bench) -> None:
     with prepared_volume(bench) as mount:

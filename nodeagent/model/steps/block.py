@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from nodeagent.model.process import CgroupScope
 from nodeagent.model.ranges import Ranges, format_ranges, overlaps
 from nodeagent.model.steps.base import StepBase
 
@@ -140,6 +141,7 @@ class BioFail(StepBase):
     reads: bool = True
     writes: bool = False
     heal: bool = Field(default=False, description="a write clears the sectors that it covers")
+    only: CgroupScope | None = Field(default=None, description="whose I/O; None: everybody's")
 
     def key(self) -> str:
         return f"bio-fail:{self.major}:{self.minor}"
@@ -148,7 +150,7 @@ class BioFail(StepBase):
         what = " and ".join(w for w, on in (("reads", self.reads), ("writes", self.writes)) if on)
         return (
             f"BPF fmod_ret/should_fail_bio: {what} of {len(self.ranges)} range(s) "
-            f"of {self.name} return EIO"
+            f"of {self.name} return EIO" + (f" to cgroup {self.only.path}" if self.only else "")
         )
 
     def overlaps(self, other: StepBase) -> bool:

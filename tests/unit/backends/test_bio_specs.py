@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from nodeagent.backends import bio_slots, bpf_object
-from nodeagent.backends.bio_fail import CgroupScope, FailSpec, cgroup_scope
+from nodeagent.backends.bio_fail import FailSpec
 from nodeagent.backends.bio_slots import on_whole_disk
 from nodeagent.backends.bio_trace import kernel_release
 from nodeagent.encode.bpf_maps import FailFlag, kernel_dev
 from nodeagent.encode.sector_index import LONG_SECTORS
 from nodeagent.model.errors import InvalidSpec, Refused
+from nodeagent.model.process import CgroupScope
 from nodeagent.model.ranges import Range
 
 
@@ -50,7 +51,9 @@ def test_what_excludes_itself(more: dict[str, object], why: str) -> None:
 
 
 def test_slot_of_a_spec() -> None:
-    spec = FailSpec(8, 0, (r(1, 1),), heal=True, scope=CgroupScope(99, 2), events=False)
+    spec = FailSpec(
+        8, 0, (r(1, 1),), heal=True, scope=CgroupScope(id=99, level=2, path="/a/b"), events=False
+    )
     slot = spec.slot()
     assert slot.flags == FailFlag.READS | FailFlag.HEAL
     assert (slot.cgroup_id, slot.cgroup_level) == (99, 2)
@@ -87,18 +90,6 @@ def test_partition_becomes_its_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert on_whole_disk(8, 0, (r(7, 1),)).ranges == (r(7, 1),)
     with pytest.raises(FileNotFoundError):
         on_whole_disk(8, 9, (r(7, 1),))
-
-
-def test_cgroup_scope(tmp_path: Path) -> None:
-    inner = tmp_path / "a" / "b"
-    inner.mkdir(parents=True)
-    with pytest.raises(Refused, match="v2"):
-        cgroup_scope(inner, tmp_path)
-    for name in ("cgroup.procs", "cgroup.controllers"):
-        (inner / name).write_text("")
-    assert cgroup_scope(inner, tmp_path) == CgroupScope(inner.stat().st_ino, 2)
-    with pytest.raises(FileNotFoundError):
-        cgroup_scope(tmp_path / "gone", tmp_path)
 
 
 def test_kernel_release() -> None:

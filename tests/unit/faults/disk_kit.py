@@ -12,6 +12,7 @@ from nodeagent.model.facts import Facts
 from nodeagent.model.kind import Measured
 from nodeagent.model.plan import FaultRequest, Plan
 from nodeagent.model.planner import make_plan, parse_request
+from nodeagent.model.process import CgroupScope
 from nodeagent.model.ranges import Range
 from nodeagent.model.steps.block import BioWatch
 
@@ -104,6 +105,7 @@ def plan(
     layers: tuple[LayerRanges, ...] = PREPARED,
     facts: Facts = STOCK,
     guards: tuple[Guard, ...] = (),
+    only: CgroupScope | None = None,
     **more: Any,
 ) -> Plan:
     """The plan of a request on such a volume. Raises as make_plan does."""
@@ -119,7 +121,8 @@ def plan(
     )
     target, parsed = parse_request(kind, request)
     block = BlockBinding(target=target.label(), layers=layers, ends=(), whole=True)
-    return make_plan(kind, request, target, parsed, DiskBinding(block=block, guards=guards), facts)
+    binding = DiskBinding(block=block, guards=guards, only=only)
+    return make_plan(kind, request, target, parsed, binding, facts)
 
 
 def ops(made: Plan) -> list[str]:

@@ -8,6 +8,7 @@ from disk_kit import FULL, OLD, PART, PLAIN, evidence, examples, ops, plan, segm
 from nodeagent.faults._disk import ALWAYS_DOWN_S
 from nodeagent.model.binding import Guard
 from nodeagent.model.errors import InvalidSpec, Refused
+from nodeagent.model.process import CgroupScope
 
 DOWN = {"target": "flakey", "up_s": 0, "down_s": ALWAYS_DOWN_S}
 
@@ -62,6 +63,24 @@ def test_a_plain_disk_needs_bpf(fail: str) -> None:
         plan("disk-outage", {"fail": fail}, layers=PLAIN)
     assert "volume prepare" in caught.value.why
     assert "should_fail_bio is not open" in caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec"), [("disk-outage", {"fail": "reads"}), ("latent-sector", {"sectors": "8+8"})]
+)
+def test_one_cgroups_io_fails_by_bpf_only_and_the_agents_own_reads_are_no_check(
+    kind: str, spec: dict[str, str]
+) -> None:
+    only = CgroupScope(id=77, level=1, path="/db")
+    made = plan(kind, spec | {"cgroup": "/db"}, only=only, facts=FULL)
+    assert made.mechanism == "bpf-bio"
+    assert [op for op in ops(made) if op in ("bio_fail", "read_check")] == ["bio_fail"]
+    fail = next(step for step in made.steps if step.model_dump()["op"] == "bio_fail")
+    assert fail.model_dump()["only"] == only.model_dump()
+    assert "to cgroup /db" in fail.summary()
+    with pytest.raises(Refused) as caught:
+        plan(kind, spec | {"cgroup": "/db"}, only=only)
+    assert caught.value.why.count("fails everybody's I/O (--cgroup)") >= 2
 
 
 def test_every_rung_can_be_forced_where_it_fits() -> None:
