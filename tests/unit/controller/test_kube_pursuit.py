@@ -235,4 +235,7 @@ def test_leases_that_are_renewed_no_more_end_the_pursuit(
     it.lease = Lease.model_construct(duration=timedelta(seconds=0.15))
     with pytest.raises(FaultError, match="no lease is renewed"):
         it.run()
+    for thread in threading.enumerate():
+        if thread.name == "_renew":
+            thread.join(5)  # its last words are this test's
     assert it.stop.is_set()
