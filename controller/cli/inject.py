@@ -17,7 +17,7 @@ from controller.cli.common import client, fault_data, state_word, target_word
 from controller.client import AgentClient
 from controller.kube.kinds import cluster_kinds
 from controller.options import checked, model_options, spec_from, target_from, target_options
-from nodeagent.faults import kinds
+from nodeagent.faults import check_preset, kinds
 from nodeagent.model.errors import InvalidSpec
 from nodeagent.model.kind import FaultKind
 from nodeagent.model.plan import FaultRequest, Lease, Plan
@@ -52,6 +52,7 @@ class InjectGroup(click.Group):
         """An unknown kind is told with those that are spelled like it."""
         known = self.list_commands(ctx)
         if args and args[0] not in known:
+            check_preset(args[0])
             near = difflib.get_close_matches(args[0], known, n=3)
             raise InvalidSpec(
                 f"there is no fault kind {args[0]!r}",

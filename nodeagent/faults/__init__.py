@@ -28,11 +28,25 @@ def kind_named(name: str) -> FaultKind:
     try:
         return kinds()[name]
     except KeyError:
+        check_preset(name)
         raise InvalidSpec(
             f"there is no fault kind {name!r}",
             f"known kinds: {', '.join(kinds())}",
             "see: faultctl faults",
         ) from None
+
+
+def check_preset(name: str) -> None:
+    """Raises InvalidSpec for a name of khaos that has no preset, with what comes closest."""
+    from nodeagent.faults._khaos_table import INSTEAD
+
+    instead = INSTEAD.get(name.removeprefix("khaos:")) if name.startswith("khaos:") else None
+    if instead is not None:
+        raise InvalidSpec(
+            f"{name} has no preset",
+            "it is experimental in khaos, and what it does is written nowhere",
+            f"what comes closest: faultctl inject {instead}",
+        )
 
 
 def about_calls(names: tuple[str, ...]) -> tuple[str, ...]:

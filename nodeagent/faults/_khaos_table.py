@@ -150,3 +150,12 @@ STORIES: dict[str, Story] = {
         ("getaddrinfo_fail",), "a resolver that gets no answers"
     ),
 }
+
+
+INSTEAD: dict[str, str] = {
+    "path_read_error": "syscall --call read-family --errno EIO --path PATTERN",
+    "brk_shrink": "syscall --call brk --value 0",
+    "fsync_delay": "disk-delay --write TIME",
+    "read_corruption": "disk-corrupt",
+}
+"""Experimental names, in khaos' program only: what comes closest to what they say."""

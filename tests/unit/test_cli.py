@@ -19,7 +19,7 @@ from controller import render
 from controller.cli import common
 from controller.cli import main as main_module
 from controller.cli.main import VERBS, cli, run
-from nodeagent.faults import kinds
+from nodeagent.faults import kind_named, kinds
 from nodeagent.model.errors import FaultError
 from nodeagent.model.exposure import Exposure, Workload
 from protos import faultd_pb2 as pb
@@ -499,6 +499,22 @@ def test_the_name_of_a_file_does_not_drive_a_terminal(
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert out.count("/dev/a\\n\\x1b[2Jb") == 3
+
+
+@pytest.mark.parametrize(
+    "name", ["path_read_error", "brk_shrink", "fsync_delay", "read_corruption"]
+)
+def test_an_experimental_name_of_khaos_is_refused_with_what_comes_closest(
+    ctl: Ctl, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert ctl("inject", f"khaos:{name}", "--pid", "1") == 2
+    said = capsys.readouterr().err
+    (words,) = [line.split("faultctl inject ")[1].split() for line in said.splitlines()
+                if "comes closest" in line]  # fmt: skip
+    spec = kind_named(words[0]).spec.model_fields
+    assert {option[2:].replace("-", "_") for option in words if option.startswith("--")} <= set(
+        spec
+    )
 
 
 def test_a_row_stays_one_line(capsys: pytest.CaptureFixture[str]) -> None:
