@@ -45,6 +45,20 @@ def test_without_a_network_all_is_cut_but_for_exceptions(net: Net) -> None:
 
 
 @pytest.mark.vm("debian-13")
+def test_an_exception_outlives_the_neighbours_that_are_known(net: Net) -> None:
+    """Without ARP and neighbour discovery it would be cut as soon as its entry has run out."""
+    before = net.dump()
+    fault = net.inject("partition", {"but": f"{ADDRESS['c']},{ADDRESS6['c']}"})
+    for _ in range(2):
+        for ns in "ac":
+            net.sh(ns, "ip neigh flush all; ip -6 neigh flush all")
+        assert [hears(net, host) for host in (ADDRESS["c"], ADDRESS6["c"])] == [True, True]
+        assert [hears(net, host) for host in (ADDRESS["b"], ADDRESS6["b"])] == [False, False]
+    net.revert(fault)
+    assert net.dump() == before
+
+
+@pytest.mark.vm("debian-13")
 def test_one_way_is_one_way_and_silent(net: Net) -> None:
     fault = net.inject("partition", {"to": ADDRESS["b"], "direction": "egress"})
     got = net.udp("a", 100, 1000, ns="b", host=ADDRESS["a"])
