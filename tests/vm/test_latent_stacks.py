@@ -149,7 +149,7 @@ def test_a_plain_mounted_partition_fails_by_bpf(vm_node: Node, bench: Bench) -> 
 
 @pytest.mark.vm("full")
 def test_one_cgroups_reads_fail_and_everybody_elses_do_not(vm_node: Node, bench: Bench) -> None:
-    """dd is the witness, inside the cgroup, in one below it, and outside; exposure knows it too."""
+    """dd is the witness, inside the cgroup, in one below it, and outside."""
     group = "/sys/fs/cgroup/fc-only"
     device = "/dev/disk/by-id/virtio-d1"
     vm_node.sh(f"mkdir -p {group}/below")
@@ -161,7 +161,7 @@ def test_one_cgroups_reads_fail_and_everybody_elses_do_not(vm_node: Node, bench:
                 {"type": "device", "device": device},
                 spec=spec | {"cgroup": "/fc-none"},
             )
-        fault = bench.inject("latent-sector", {"type": "device", "device": device}, spec)
+        fault = bench.inject("latent-sector", {"type": "device", "device": device}, spec=spec)
         assert fault.mechanism == "bpf-bio"
         read = f"dd if={device} of=/dev/null bs=4096 count=1 iflag=direct"
         for place, skip, works in (
