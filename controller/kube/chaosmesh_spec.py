@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Mapping
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
 from controller.kube.chaosmesh_select import Unmappable, go_duration, only
+from nodeagent.model.netspec import parse_rate
 from nodeagent.model.units import format_duration
 
 Body = Mapping[str, Any]
@@ -19,6 +21,7 @@ CALLS = {
     "unlink": "unlink-family",
 }  # fmt: skip
 """FUSE operations with a family of system calls that does the same."""
+MAX_LATENCY = timedelta(minutes=1)
 _RATE = re.compile(r"(\d+)\s*(bps|kbps|mbps|gbps|tbps)", re.ASCII | re.IGNORECASE)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.ASCII | re.IGNORECASE)
 
@@ -119,8 +122,21 @@ def _bandwidth(part: Body) -> dict[str, Any]:
     if part.get("buffer"):
         found["burst"] = f"{int(part['buffer'])}B"
     if part.get("limit"):
-        raise Unmappable("bandwidth.limit: ours is a time (latency), not bytes")
+        found["latency"] = _latency(parse_rate(found["rate"]) // 8, part)
     return found
+
+
+def _latency(per_second: int, part: Body) -> str:
+    """How long a packet waits in a queue of so many bytes, those of the burst among them: as
+    tc(8) makes tbf's limit of its latency. per_second: in bytes."""
+    waiting = int(part["limit"]) - int(part.get("buffer") or 0)
+    latency = timedelta(microseconds=max(1, waiting * 1_000_000 // per_second))
+    if latency > MAX_LATENCY:
+        raise Unmappable(
+            f"bandwidth.limit: {part['limit']} bytes are {latency.total_seconds():.0f}s at "
+            f"{part['rate']}; ours keeps packets for a minute at most"
+        )
+    return format_duration(latency)
 
 
 def memory_of(text: str) -> dict[str, Any]:
