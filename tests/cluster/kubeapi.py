@@ -17,6 +17,7 @@ class Api:
     def __init__(self, kubeconfig: Path, binaries: Path, plane: ControlPlane | None) -> None:
         self.kubeconfig, self.binaries, self.plane = kubeconfig, binaries, plane
         self._namespaces: list[str] = []
+        self._leaving: list[str] = []
 
     def kubectl(
         self, *arguments: str, check: bool = True, stdin: str | None = None, timeout: float = 60.0
@@ -55,4 +56,11 @@ class Api:
     def sweep(self) -> None:
         """Delete the namespaces of a test."""
         while self._namespaces:
-            self.kubectl("delete", "namespace", self._namespaces.pop(), "--wait=false")
+            self._leaving.append(self._namespaces.pop())
+            self.kubectl("delete", "namespace", self._leaving[-1], "--wait=false")
+
+    def swept(self) -> None:
+        """Wait until the namespaces of earlier tests are gone."""
+        while self._leaving:
+            name = f"namespace/{self._leaving.pop()}"
+            self.kubectl("wait", "--for=delete", name, "--timeout=90s", timeout=100)

@@ -26,6 +26,7 @@ def empty(api: Api) -> Iterator[Api]:
     """A cluster without nodes; the user's own is left alone."""
     if api.plane is None:
         pytest.skip("a cluster without nodes is needed")
+    api.swept()
     yield api
     api.kubectl("delete", "namespace", "faultctl-system", "--ignore-not-found", timeout=120)
 
