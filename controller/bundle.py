@@ -224,7 +224,7 @@ def read_manifest(raw: bytes) -> tuple[Manifest, int]:
     """The manifest of a bundle and its size. Raises InvalidSpec: no bundle, or not as sealed."""
     try:
         info = tarfile.TarInfo.frombuf(raw[:BLOCK], "ascii", "strict")
-    except tarfile.HeaderError as exc:
+    except (tarfile.HeaderError, UnicodeDecodeError) as exc:
         raise InvalidSpec("this is no bundle", str(exc)) from exc
     if info.name != MANIFEST or not 0 < info.size <= MAX_MANIFEST:
         raise InvalidSpec("this is no bundle", f"it begins with {info.name!r}")

@@ -92,6 +92,15 @@ def test_any_missing_bytes_are_found(position: int, count: int) -> None:
     assert verify(raw)
 
 
+def test_a_header_with_a_sound_checksum_and_names_that_are_no_text_is_no_bundle() -> None:
+    raw = bytearray(RAW)
+    raw[297:299] = b"\x88\x8f"  # of the group's name; then the checksum over it
+    raw[148:156] = b" " * 8
+    raw[148:156] = f"{sum(raw[:512]):06o}\0 ".encode()
+    (damage,) = verify(bytes(raw))
+    assert "no bundle" in str(damage)
+
+
 def test_damage_is_named_by_file_and_place() -> None:
     raw = bytearray(RAW)
     at = RAW.index(FILES["events.jsonl"]) + 100_000
