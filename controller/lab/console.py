@@ -12,17 +12,22 @@ OOPS = re.compile(
     r"(BUG: (?!.*lockup).*|Oops: .*|general protection fault.*"
     r"|Unable to handle kernel .*|kernel BUG at .*|invalid opcode: .*)"
 )
+DEATH_LINES = 100
 _STAMP = re.compile(r"^\[ *\d+\.\d+\](?:\[ *[TC]\d+\])? ?")
 
 
 class Console:
-    """`panic`: the panic's reason, if there was one; `oopses`: other deaths in the kernel."""
+    """`panic`: the panic's reason, if there was one; `oopses`: other deaths in the kernel.
+
+    What the kernel said of the first of them (where it was, who called) is kept whole.
+    """
 
     def __init__(self, path: Path, keep: int = 400) -> None:
         self.path = path
         self.panic: str | None = None
         self.oopses: list[str] = []
         self._lines: deque[str] = deque(maxlen=keep)
+        self._death: list[str] = []
         self._offset = 0
         self._rest = b""
 
@@ -46,15 +51,21 @@ class Console:
             self.panic = self.panic or panic[1]
         elif oops := OOPS.match(text):
             self.oopses.append(oops[1])
+        if (self.panic or self.oopses) and len(self._death) < DEATH_LINES:
+            self._death.append(line)
 
     def restart(self) -> None:
         """The node boots again: what died with the last boot is over."""
         self.poll()
         self.panic = None
         self.oopses.clear()
+        self._death.clear()
 
     def tail(self, count: int = 12) -> str:
+        """The last lines; of a kernel that died those of its death."""
         self.poll()
+        if self.panic is not None and len(self._death) > count:
+            return "\n".join(self._death)
         rest = self._rest.decode(errors="replace").strip()
         lines = [*self._lines, *([rest] if rest else [])]
         return "\n".join(line for line in lines[-count:])
