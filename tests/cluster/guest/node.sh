@@ -16,6 +16,8 @@ for library in /kube/usr/lib/x86_64-linux-gnu/*; do
 done
 sysctl -q net.ipv4.ip_forward=1
 ip link set lo up
+# The plugins take a bridge that is there; one that they make has another address at each boot.
+ip link add cni0 address 02:00:00:00:00:01 type bridge
 [ -s /etc/machine-id ] || tr -d - </proc/sys/kernel/random/uuid >/etc/machine-id
 
 cat >/etc/cni/net.d/10-pods.conflist <<CNI
