@@ -26,7 +26,6 @@ WATCH = """
 import json, os, sys, time
 pid, device, offset = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 fd = os.pidfd_open(pid)
-print("watching", flush=True)
 import mmap, select
 buffer = mmap.mmap(-1, 4096)
 def readable():
@@ -38,6 +37,7 @@ def readable():
     finally:
         os.close(disk)
 assert not readable()
+open("/run/watching", "w").close()
 select.select([fd], [], [], 120)
 end = time.monotonic()
 while not readable():
@@ -212,6 +212,13 @@ def test_an_agent_that_is_deleted_by_force_leaves_no_fault(installed: Cluster) -
     (agent,) = agents(node)
     argv = ["python3", "-c", WATCH, str(agent), DEVICE, str(BAD * 512)]
     watch = node.node.popen(argv, timeout=180)
+    kubenode.until(
+        "the fault is watched",
+        lambda: node.node.run("test -e /run/watching", check=False).code == 0,
+        node.node.deadline(30),
+        lambda: installed.faultctl("ls", "--cluster", check=False).stdout,
+    )
+    node.node.sh("rm /run/watching")
     pod = installed.api.json(
         *("get", "pods", "-n", SYSTEM, "-l", AGENT, "--field-selector", f"spec.nodeName={NODE}")
     )["items"][0]["metadata"]["name"]
