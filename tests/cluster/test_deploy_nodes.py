@@ -243,6 +243,7 @@ def test_a_power_cut_in_mid_fault_leaves_the_node_clean(installed: Cluster) -> N
     node.node.kill()
     node.node.power_on()
     kubenode.start(node, installed.plane)
+    kubenode.connect(installed.nodes)  # as a cluster's network would
     assert reads(node, BAD)
     kubenode.until(
         "the agent is back and sound",
