@@ -49,7 +49,7 @@ def results(node: Node, script: str, *arguments: str, key: str = "") -> list[dic
         for name in FILES:
             node.put(f"/tmp/{name}.py", (HERE / f"{name}.py").read_bytes())
         argv = ["python3", f"/tmp/{script}.py", *arguments]
-        done = node.run(argv, timeout=300, check=False)
+        done = node.run(argv, timeout=900, check=False)
         _ran[found] = [json.loads(line) for line in done.out.splitlines() if line.startswith("{")]
         if not done.ok:
             _ran[found].append({"case": "broken", "why": f"{done.how}\n{done.err[-4000:]}"})
