@@ -17,7 +17,8 @@ class Api:
     def __init__(self, kubeconfig: Path, binaries: Path, plane: ControlPlane | None) -> None:
         self.kubeconfig, self.binaries, self.plane = kubeconfig, binaries, plane
         self._namespaces: list[str] = []
-        self._leaving: list[str] = []
+        self.made: set[str] = set()
+        """Namespaces of tests, gone by now or about to be: pods that no kubelet ends hold them."""
 
     def kubectl(
         self, *arguments: str, check: bool = True, stdin: str | None = None, timeout: float = 60.0
@@ -50,17 +51,11 @@ class Api:
         name = f"{prefix}-{secrets.token_hex(3)}"
         self.kubectl("create", "namespace", name)
         self._namespaces.append(name)
+        self.made.add(name)
         self.kubectl("wait", "--for=create", "-n", name, "serviceaccount/default", timeout=90)
         return name
 
     def sweep(self) -> None:
         """Delete the namespaces of a test."""
         while self._namespaces:
-            self._leaving.append(self._namespaces.pop())
-            self.kubectl("delete", "namespace", self._leaving[-1], "--wait=false")
-
-    def swept(self) -> None:
-        """Wait until the namespaces of earlier tests are gone."""
-        while self._leaving:
-            name = f"namespace/{self._leaving.pop()}"
-            self.kubectl("wait", "--for=delete", name, "--timeout=90s", timeout=100)
+            self.kubectl("delete", "namespace", self._namespaces.pop(), "--wait=false")
