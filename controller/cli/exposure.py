@@ -33,5 +33,5 @@ def exposure(fault_id: str, output: str) -> None:
         render.table(("PID", "PROCESS", "HOW", "CGROUP"), rows, found.note or "nobody")
         if not found.complete:
             click.echo("not all processes were looked at")
-    if found is not None and (found.workloads or not found.known or not found.complete):
+    if found is not None and not found.nobody:
         click.get_current_context().exit(EXIT_EXPOSED)

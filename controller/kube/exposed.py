@@ -35,8 +35,7 @@ class Exposed:
     @property
     def nobody(self) -> bool:
         """It is known of all processes that the fault cannot hit them."""
-        found = self.found
-        return found is None or (found.known and found.complete and not self.workloads)
+        return self.found is None or self.found.nobody
 
 
 def pod_of(workload: Workload, pods: Iterable[Pod]) -> str:
@@ -45,5 +44,4 @@ def pod_of(workload: Workload, pods: Iterable[Pod]) -> str:
     uid = next(filter(None, map(pod_uid, workload.cgroup.split("/"))), None)
     if uid is None:
         return ""
-    plain = uid.replace("-", "")
-    return next((p.full_name for p in pods if p.cgroup_uid.replace("-", "") == plain), uid)
+    return next((pod.full_name for pod in pods if pod.cgroup_uid == uid), uid)

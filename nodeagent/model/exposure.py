@@ -36,3 +36,8 @@ class Exposure(_Frozen):
     complete: bool = Field(default=True, description="false: not all processes were looked at")
     workloads: tuple[Workload, ...] = ()
     note: str = ""
+
+    @property
+    def nobody(self) -> bool:
+        """It is known of all processes that they cannot be hit."""
+        return self.known and self.complete and not self.workloads

@@ -92,6 +92,17 @@ def start(found: KubeNode, plane: ControlPlane) -> None:
     found.daemons["kubelet"] = node.spawn(kubelet, "/run/kube/kubelet.log", env)
 
 
+def kill_container(found: KubeNode, container_id: str) -> None:
+    """As a crash: all processes of a container at once, not those of its sandbox.
+
+    container_id: as in the pod's status, with its scheme.
+    """
+    name = container_id.rpartition("://")[2]
+    found.node.sh(
+        f"f=$(find /sys/fs/cgroup -type d -name '*{name}*' | head -n 1); echo 1 > $f/cgroup.kill"
+    )
+
+
 def connect(nodes: list[KubeNode]) -> None:
     """Routes between the pods of all nodes."""
     for one in nodes:

@@ -155,10 +155,7 @@ class Database:
     def crash(self) -> None:
         """All processes of the container, at once; until the next one's server answers."""
         before = self.status()
-        found = before["containerID"].rpartition("://")[2]
-        self.node().node.sh(
-            f"echo 1 > $(find /sys/fs/cgroup -type d -name '*{found}*' | head -n 1)/cgroup.kill"
-        )
+        kubenode.kill_container(self.node(), before["containerID"])
         self.wait(
             "the container is started anew",
             lambda: (

@@ -101,13 +101,8 @@ class Shop:
         return found
 
     def kill_container(self, node: KubeNode, name: str) -> None:
-        """As a crash: all processes of the container, not those of the sandbox."""
         status = self.get(name)["status"]["containerStatuses"][0]
-        found = status["containerID"].rpartition("://")[2]
-        node.node.sh(
-            f"f=$(find /sys/fs/cgroup -type d -name '*{found}*' | head -n 1); "
-            "echo 1 > $f/cgroup.kill"
-        )
+        kubenode.kill_container(node, status["containerID"])
 
 
 @pytest.fixture(scope="module")

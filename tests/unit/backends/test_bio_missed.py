@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import map_kit
 import pytest
 from test_bio_steps import STEP
 
@@ -17,19 +18,10 @@ from nodeagent.model.ranges import Range
 INDEX = build_index((Range(start=8, length=8),))
 
 
-class Table(dict[bytes, bytes]):
-    """A map of the kernel's."""
+class Table(map_kit.Table):
+    """One that an index is written to as well."""
 
     fd = 1000
-
-    def update(self, key: bytes, value: bytes) -> None:  # type: ignore[override]
-        self[key] = value
-
-    def lookup(self, key: bytes) -> bytes | None:
-        return self.get(key)
-
-    def delete(self, key: bytes) -> bool:
-        return self.pop(key, None) is not None
 
     def write_all(self, data: bytes) -> None:
         pass

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import map_kit
 import pytest
 
 from nodeagent.backends import Runtime, bpf_attach, syscall_bpf, syscall_slots
@@ -34,21 +35,12 @@ def key(pid: int) -> bytes:
     return struct.pack("=I", pid)
 
 
-class Table(dict[bytes, bytes]):
-    """A map of the kernel's; `fork` runs once all keys were listed."""
+class Table(map_kit.Table):
+    """One in which `forks` runs once all keys were listed."""
 
     def __init__(self) -> None:
         super().__init__()
         self.forks: list[int] = []
-
-    def update(self, key: bytes, value: bytes) -> None:  # type: ignore[override]
-        self[key] = value
-
-    def lookup(self, key: bytes) -> bytes | None:
-        return self.get(key)
-
-    def delete(self, key: bytes) -> bool:
-        return self.pop(key, None) is not None
 
     def keys(self) -> Iterator[bytes]:  # type: ignore[override]
         yield from list(super().keys())
