@@ -14,6 +14,8 @@ from controller.kube.objects import Pod
 
 OwnerOf = Callable[[Pod], str]
 """The workload that a pod belongs to, the same for its replacement; empty for none."""
+PlaceOf = Callable[[Pod], str]
+"""What a fault on a pod is bound to, if that outlives the pod: a volume on its node; else empty."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,16 @@ class End:
 
 
 @dataclass(frozen=True)
+class Keep:
+    """The slot's faults on a pod go on for another, which has the very same volume."""
+
+    slot: int
+    uid: str
+    pod: Pod
+    why: str
+
+
+@dataclass(frozen=True)
 class Left:
     """Said and not acted on."""
 
@@ -43,7 +55,7 @@ class Left:
     why: str
 
 
-Action = Arm | End | Left
+Action = Arm | End | Keep | Left
 
 
 @dataclass
@@ -57,6 +69,14 @@ class Slot:
     containers: tuple[str, ...]
     open: bool = False
     """Its pod goes or is gone: another may take its place."""
+    place: str = ""
+    """Faults on a volume stay when the pod goes: they are in the way of whoever has it next."""
+    kept: str = ""
+    """UID of the pod that is gone and whose faults stay."""
+
+
+def _nowhere(_pod: Pod) -> str:
+    return ""
 
 
 def container_ids(pod: Pod) -> tuple[str, ...]:
@@ -74,6 +94,7 @@ class Following:
     owner_of: OwnerOf
     moves: bool = True
     restarts: bool = False
+    place_of: PlaceOf = _nowhere
     slots: list[Slot] = field(default_factory=list)
     before: set[str] = field(default_factory=set)
     """UIDs of pods that were there when the fault began and are not hit."""
@@ -85,8 +106,10 @@ class Following:
     def begin(self, hit: Sequence[Pod], others: Iterable[Pod]) -> None:
         """The pods that are armed, and all others that the selectors give now."""
         self.slots = [
-            Slot(self.owner_of(pod), pod.name, pod.node, pod.uid, container_ids(pod)) for pod in hit
-        ]
+            Slot(self.owner_of(pod), pod.name, pod.node, pod.uid, container_ids(pod),
+                 place=self.place_of(pod))
+            for pod in hit
+        ]  # fmt: skip
         mine = {pod.uid for pod in hit}
         self.before = {pod.uid for pod in others} - mine
 
@@ -108,13 +131,8 @@ class Following:
         if uid in self.leaving:
             number, node = self.leaving.pop(uid)
             return [End(number, uid, node, "the pod is gone")]
-        number_of = self._slot_of(uid)
-        if number_of is None:
-            return []
-        slot = self.slots[number_of]
-        done = End(number_of, uid, slot.node, "the pod is gone")
-        slot.open, slot.uid = True, ""
-        return [done, *self._fill()]
+        held = self._slot_of(uid)
+        return [] if held is None else self._over(held, "the pod is gone")
 
     def sync(self, pods: Sequence[Pod]) -> list[Action]:
         """All pods of the selectors, after a watch was lost."""
@@ -133,9 +151,7 @@ class Following:
     def _changed(self, number: int, pod: Pod) -> list[Action]:
         slot = self.slots[number]
         if pod.phase in ("Succeeded", "Failed"):
-            slot.open, slot.uid = True, ""
-            why = f"the pod has completed ({pod.phase})"
-            return [End(number, pod.uid, slot.node, why), *self._fill()]
+            return self._over(number, f"the pod has completed ({pod.phase})")
         if pod.deleting:
             slot.open = True
             return self._fill()
@@ -147,6 +163,15 @@ class Following:
                 Arm(number, pod, "its container has restarted"),
             ]
         return []
+
+    def _over(self, number: int, why: str) -> list[Action]:
+        """The slot has no pod any more."""
+        slot = self.slots[number]
+        uid, slot.open, slot.uid = slot.uid, True, ""
+        if slot.place:
+            slot.kept = uid
+            return self._fill()
+        return [End(number, uid, slot.node, why), *self._fill()]
 
     def _fill(self) -> list[Action]:
         """Open slots to waiting pods of the same owner, one with the same name first."""
@@ -166,15 +191,23 @@ class Following:
         return alive and self.owner_of(pod) == slot.owner
 
     def _take(self, number: int, slot: Slot, pod: Pod) -> list[Action]:
+        place = self.place_of(pod)
         del self.waiting[pod.uid]
-        if slot.uid:
+        was, moved = (slot.uid or slot.kept), pod.node != slot.node
+        why = f"takes the place of {slot.name}" + (f", now on node {pod.node}" if moved else "")
+        done: list[Action] = []
+        if slot.kept and place != slot.place:
+            done = [End(number, slot.kept, slot.node, "its pod has another volume now")]
+        elif slot.uid and (place != slot.place or not place):
             self.leaving[slot.uid] = (number, slot.node)
-        old, moved = slot.name, pod.node != slot.node
-        slot.open, slot.uid, slot.name = False, pod.uid, pod.name
+        same = bool(place) and place == slot.place
+        slot.open, slot.uid, slot.name, slot.kept, slot.place = False, pod.uid, pod.name, "", place
         slot.containers = container_ids(pod)
         if moved and not self.moves:
-            slot.open, slot.uid = False, ""
-            return [Left(number, f"{pod.full_name} is on node {pod.node} now: not followed there")]
+            slot.uid = ""
+            return [*done, Left(number, f"{pod.full_name} is on node {pod.node} now: not followed"
+                                " there")]  # fmt: skip
         slot.node = pod.node
-        where = f", now on node {pod.node}" if moved else ""
-        return [Arm(number, pod, f"takes the place of {old}{where}")]
+        if same:
+            return [Keep(number, was, pod, why)]
+        return [Arm(number, pod, why), *done]

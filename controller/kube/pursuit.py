@@ -12,9 +12,10 @@ from typing import Any
 
 from controller.kube.answers import ApiPath, Expired
 from controller.kube.client import Cluster
-from controller.kube.discover import APPS, Query, find_pods
-from controller.kube.follow import Action, Arm, End, Following
+from controller.kube.discover import Query, find_pods
+from controller.kube.follow import Action, Arm, End, Following, Keep
 from controller.kube.group import Clients, Failure, renew_group, revert_group
+from controller.kube.lookups import Lookups
 from controller.kube.objects import Node, Pod, pod_from
 from controller.kube.resolve import Resolved, Wanted
 from controller.kube.select import Ask, why_not
@@ -72,9 +73,11 @@ class Pursuit:
         self._of: dict[tuple[int, str], list[str]] = {}
         self._chases: dict[int, _Chase] = {}
         self._events: queue.Queue[tuple[str, Any]] = queue.Queue()
-        self._owners: dict[str, str] = {}
         self._number = 0
-        self._following = Following(self._owner_of, self.moves)
+        self._lookups = Lookups(self.cluster, self.wanted.ask.volume)
+        self._following = Following(
+            self._lookups.owner_of, self.moves, place_of=self._lookups.place_of
+        )
 
     def begin(self, found: Resolved) -> None:
         """From what is armed: {pod: its faults}; all other pods of the query are left alone."""
@@ -143,38 +146,54 @@ class Pursuit:
         elif sort == "unrenewed":
             self._unrenewed(what)
         elif sort == "sync":
+            for pod in what:
+                self._learn(pod)
             self._act(self._following.sync(what))
         elif sort == "DELETED":
             self._act(self._following.gone(what.uid))
         else:
+            self._learn(what)
             for chase in self._chases.values():
                 if chase.pod.uid == what.uid:
                     chase.pod = what
             self._act(self._following.seen(what))
 
-    def _owner_of(self, pod: Pod) -> str:
-        """Its controller; a ReplicaSet's own controller, so that a rollout is followed."""
-        if pod.owner is None:
-            return ""
-        uid = pod.owner.uid
-        if pod.owner.kind == "ReplicaSet" and uid not in self._owners:
-            found = self.cluster.get(ApiPath("replicasets", pod.namespace, pod.owner.name, APPS))
-            above = [o["uid"] for o in (found or {}).get("metadata", {}).get("ownerReferences", ())
-                     if o.get("controller")]  # fmt: skip
-            self._owners[uid] = above[0] if above else uid
-        return self._owners.get(uid, uid)
+    def _learn(self, pod: Pod) -> None:
+        """All that the decisions about a pod need of the API server: they cannot fail half-way."""
+        while not self.stop.is_set():
+            try:
+                self._lookups.learn(pod)
+            except Unreachable as exc:
+                self.say(f"{pod.full_name} is looked up again: {exc}")
+                self.stop.wait(AGAIN_S)
+            else:
+                break
 
     # --- the agents ---------------------------------------------------------------
 
     def _act(self, actions: Sequence[Action]) -> None:
         for action in actions:
-            if isinstance(action, Arm):
-                until = time.monotonic() + GIVE_UP_S
-                self._chases[action.slot] = _Chase(action.slot, action.pod, action.why, until)
+            if isinstance(action, Keep):
+                self._keep(action)
+            elif isinstance(action, Arm):
+                self._begin_chase(action)
             elif isinstance(action, End):
                 self._end(action)
             else:
                 self.say(action.why)
+
+    def _begin_chase(self, wanted: Arm | Keep) -> None:
+        until = time.monotonic() + GIVE_UP_S
+        self._chases[wanted.slot] = _Chase(wanted.slot, wanted.pod, wanted.why, until)
+
+    def _keep(self, action: Keep) -> None:
+        """What is armed on the volume is in the next pod's way already, if anything is."""
+        ids = self._of.pop((action.slot, action.uid), [])
+        if not set(ids) & set(self.ids):
+            self._begin_chase(action)
+            return
+        self._of[action.slot, action.pod.uid] = ids
+        self.say(f"{', '.join(ids)}: {action.pod.full_name} {action.why}, on the same volume")
 
     def _end(self, action: End) -> None:
         gone = {i: self.ids[i] for i in self._of.pop((action.slot, action.uid), ())

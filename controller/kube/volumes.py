@@ -83,5 +83,25 @@ def _mounted(
     return min(running, key=lambda item: is_sidecar(pod, item[0]))
 
 
+def claim_of(pod: Pod, volume: str) -> str:
+    """The PersistentVolumeClaim of a volume, empty if it is none that outlives its pod."""
+    source = pod.volumes.get(volume, {}).get("persistentVolumeClaim") or {}
+    return str(source.get("claimName", ""))
+
+
+def volume_place(pod: Pod, volume: str, bound: str = "") -> str:
+    """What pods have in common that have the very same volume on the same node; empty for a
+    volume that goes with its pod. bound: the PersistentVolume of its claim, if it is known."""
+    claim = claim_of(pod, volume)
+    host = pod.volumes.get(volume, {}).get("hostPath") or {}
+    if not (claim or host):
+        return ""
+    where = f"claim {pod.namespace}/{claim} {bound}" if claim else f"path {host.get('path')}"
+    mounts = [m for c in pod.containers for m in c.mounts if m.volume == volume]
+    parts = sorted({m.sub_path for m in mounts})
+    own = f" of {pod.name}" if any(m.sub_path_expr for m in mounts) else ""
+    return f"{pod.node}: {where} {parts}{own}"
+
+
 def _of(containers: tuple[str, ...]) -> str:
     return f" of {', '.join(containers)}" if containers else ""

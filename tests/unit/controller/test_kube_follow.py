@@ -16,8 +16,9 @@ from kube_kit import container, pod, uid
 from test_kube_inject import World, _world, world  # noqa: F401 - fixtures
 
 from controller.cli import group_show
-from controller.kube.follow import Arm, End, Following, Left
-from controller.kube.objects import Owner, Pod
+from controller.kube.follow import Arm, End, Following, Keep, Left
+from controller.kube.objects import Mount, Owner, Pod
+from controller.kube.volumes import volume_place
 
 DB = Owner("StatefulSet", "db", "own-db")
 
@@ -94,6 +95,63 @@ def test_a_completed_pod_ends_its_fault() -> None:
     assert [type(a) for a in state.seen(owned("b", 2))] == [Arm]
 
 
+PLACES = {"v": {"persistentVolumeClaim": {"claimName": "data-db-0"}}}
+
+
+def on_volume(one: Pod) -> str:
+    return volume_place(one, "v")
+
+
+def test_a_fault_on_a_volume_stays_for_the_next_pod_that_has_it() -> None:
+    old, new = owned("db-0", 1, volumes=PLACES), owned("db-0", 2, volumes=PLACES)
+    state = following(old, place_of=on_volume)
+    assert state.seen(replace(old, deleting=True)) == []
+    assert state.gone(old.uid) == [], "no healthy gap while nobody has it"
+    assert state.seen(new) == [Keep(0, old.uid, new, "takes the place of db-0")]
+    assert state.gone(new.uid) == []
+    moved = owned("db-0", 3, node="n2", volumes=PLACES)
+    assert state.seen(moved) == [
+        Arm(0, moved, "takes the place of db-0, now on node n2"),
+        End(0, new.uid, "n1", "its pod has another volume now"),
+    ]
+
+
+def test_a_fault_on_a_volume_stays_when_the_next_pod_is_there_before_the_old_one_goes() -> None:
+    old, new = owned("a", 1, volumes=PLACES), owned("b", 2, volumes=PLACES)
+    state = following(old, place_of=on_volume)
+    state.seen(replace(old, deleting=True))
+    assert [type(a) for a in state.seen(new)] == [Keep]
+    assert state.seen(replace(old, deleting=True)) == state.gone(old.uid) == []
+
+
+def test_a_claim_that_was_made_anew_is_another_volume() -> None:
+    old, new = owned("db-0", 1, volumes=PLACES), owned("db-0", 2, volumes=PLACES)
+    bound = {old.uid: "pv-1", new.uid: "pv-2"}
+    state = following(old, place_of=lambda p: volume_place(p, "v", bound[p.uid]))
+    assert state.gone(old.uid) == []
+    assert [type(a) for a in state.seen(new)] == [Arm, End]
+
+
+def test_a_fault_on_a_volume_that_is_not_followed_to_another_node_ends() -> None:
+    old = owned("db-0", 1, volumes=PLACES)
+    state = following(old, moves=False, place_of=on_volume)
+    state.gone(old.uid)
+    found = state.seen(owned("db-0", 2, node="n2", volumes=PLACES))
+    assert [type(a) for a in found] == [End, Left]
+
+
+def test_which_volumes_outlive_their_pod() -> None:
+    host = owned("a", 1, volumes={"v": {"hostPath": {"path": "/srv"}}})
+    assert on_volume(host) == on_volume(replace(host, name="b", uid=uid(2))) != ""
+    assert on_volume(host) != on_volume(replace(host, node="n2"))
+    for source in ({"emptyDir": {}}, {"ephemeral": {"volumeClaimTemplate": {}}}, {"csi": {}}):
+        assert on_volume(owned("a", 1, volumes={"v": source})) == ""
+    parts = (container(mounts=(Mount("v", "/data", "$(POD_NAME)", sub_path_expr=True),)),)
+    own = owned("a", 1, volumes=PLACES, containers=parts)
+    assert on_volume(own) != on_volume(replace(own, name="b")), "each has a directory of its own"
+    assert on_volume(own) == on_volume(replace(own, uid=uid(3)))
+
+
 EVENTS = st.lists(
     st.tuples(
         st.sampled_from(["seen", "deleting", "gone", "failed", "sync"]), st.integers(0, 9)
@@ -102,13 +160,17 @@ EVENTS = st.lists(
 )  # fmt: skip
 
 
-@given(EVENTS, st.integers(1, 4))
+@given(
+    EVENTS, st.integers(1, 4), st.lists(st.sampled_from(["", "x", "y"]), min_size=10, max_size=10)
+)
 def test_whatever_comes_no_more_are_hit_than_were_chosen(
-    events: list[tuple[str, int]], hit: int
+    events: list[tuple[str, int]], hit: int, places: list[str]
 ) -> None:
-    """At any moment: at most so many pods in slots, none of them spared, each armed once."""
+    """At any moment: at most so many pods in slots, none of them spared, each armed once; what is
+    armed is of a slot, of a pod that leaves it, or stays on a volume for the next."""
     pods = [owned(f"p{n}", n) for n in range(10)]
-    state = following(*pods[:hit], others=tuple(pods[hit:6]))
+    place = {one.uid: where for one, where in zip(pods, places, strict=True)}
+    state = following(*pods[:hit], others=tuple(pods[hit:6]), place_of=lambda p: place[p.uid])
     armed = {one.uid for one in pods[:hit]}
     spared = {one.uid for one in pods[hit:6]}
     there = {one.uid: one for one in pods[:6]}
@@ -133,9 +195,15 @@ def test_whatever_comes_no_more_are_hit_than_were_chosen(
             if isinstance(action, Arm):
                 assert action.pod.uid not in spared | armed
                 armed.add(action.pod.uid)
+            if isinstance(action, Keep):
+                assert action.pod.uid not in spared | armed
+                assert place[action.uid] == place[action.pod.uid] != ""
+                armed.remove(action.uid)
+                armed.add(action.pod.uid)
         in_slots = [slot.uid for slot in state.slots if slot.uid]
         assert len(in_slots) == len(set(in_slots)) <= hit
-        assert set(in_slots) | set(state.leaving) == armed
+        kept = {slot.kept for slot in state.slots if slot.kept}
+        assert set(in_slots) | set(state.leaving) | kept == armed
 
 
 # --- the whole --------------------------------------------------------------------

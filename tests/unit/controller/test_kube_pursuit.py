@@ -14,7 +14,7 @@ from kube_kit import ask, container, pod
 
 from controller.kube import pursuit
 from controller.kube.discover import Query
-from controller.kube.follow import Arm, End
+from controller.kube.follow import Arm, End, Keep
 from controller.kube.objects import Container, Owner, Pod
 from controller.kube.pursuit import Pursuit
 from controller.kube.resolve import Wanted
@@ -164,6 +164,27 @@ def test_the_next_pods_chase_is_not_ended_with_the_last_one(node: Node) -> None:
     chase = Chase(node)
     chase.arm(young())
     chase.it._act([End(0, "the one before", "n1", "the pod is gone")])
+    chase.turn()
+    assert node.armed == ["g-1"]
+
+
+def test_what_stays_on_a_volume_is_the_next_pods_and_ends_with_it(node: Node) -> None:
+    chase = Chase(node)
+    chase.arm(young())
+    chase.turn()
+    new = pod("db-0", 6, owner=OWNER)
+    chase.it._act([Keep(0, young().uid, new, "takes the place of db-0")])
+    chase.turn(2)
+    assert node.asked == node.armed == ["g-1"] and "on the same volume" in chase.lines[-1]
+    chase.it._act([End(0, young().uid, "n1", "the pod is gone")])
+    assert node.armed == ["g-1"], "it is not that pod's any more"
+    chase.it._act([End(0, new.uid, "n1", "its pod has another volume now")])
+    assert node.armed == [] and not chase.it.ids
+
+
+def test_a_volume_that_was_not_hit_in_time_is_hit_at_the_next_pod(node: Node) -> None:
+    chase = Chase(node)
+    chase.it._act([Keep(0, "never armed", young(), "takes the place of db-0")])
     chase.turn()
     assert node.armed == ["g-1"]
 
