@@ -15,7 +15,7 @@ import images
 from controller.lab import cache, proc, sources
 from controller.lab.image import make_ext4
 
-RECIPE = 1
+RECIPE = 2
 SUITE = "trixie"
 PACKAGES = ("conntrack", "containerd", "containernetworking-plugins", "runc")
 PROGRAMS = ("bin/containerd*", "bin/ctr", "sbin/runc", "sbin/conntrack", "lib/cni/*")
@@ -105,6 +105,8 @@ def _ensure(progress: proc.Progress) -> Path:
         grow = ["resize2fs", str(out / "node.ext4"), f"{SIZE >> 10}k"]
         proc.run(["truncate", "-s", str(SIZE), str(out / "node.ext4")], timeout=60)
         proc.run(grow, timeout=TIMEOUT)
+        # Nodes write to it and lose their power: without a journal they lose what was synced too.
+        proc.run(["tune2fs", "-J", "size=32", str(out / "node.ext4")], timeout=TIMEOUT)
         shutil.rmtree(tree)
         shutil.rmtree(work)
 
