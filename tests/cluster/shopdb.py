@@ -166,6 +166,13 @@ class Database:
         )
         self.wait("the server answers", lambda: self.sql("select 1")[0])
 
+    def replace(self) -> None:
+        """Another pod in its place, with the same volume; until its server answers."""
+        before = self.pod()["metadata"]["uid"]
+        self.api.kubectl("delete", "pod", "-n", SPACE, "db-0", "--wait=true", timeout=300)
+        self.wait("the server answers", lambda: self.sql("select 1")[0], 400)
+        assert self.pod()["metadata"]["uid"] != before
+
     def move(self, away_from: str) -> None:
         """As one repairs a broken local disk: the node is closed, the claim given up, and the
         next pod gets an empty volume elsewhere, and its data from the backup."""

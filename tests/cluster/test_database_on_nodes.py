@@ -6,6 +6,7 @@ Played as a run from a user's machine, through the API server, and judged by its
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -122,6 +123,32 @@ def exposed(shop: Database, fault: str) -> tuple[int, set[str | None]]:
     done = shop.cluster.faultctl("exposure", "--cluster", fault, "-o", "json", check=False)
     assert done.returncode in (0, 1), done.stderr
     return done.returncode, {one["pod"] for one in json.loads(done.stdout)["workloads"]}
+
+
+@pytest.mark.timeout(1500)
+def test_a_page_stays_bad_for_the_next_pod_with_the_same_volume(
+    shop: Database, tmp_path: Path
+) -> None:
+    where = ("--pod", f"{SPACE}/db-0", "--volume", "data", "--file", shop.file())
+    argv = ("inject", "latent-sector", *where, "--offset", PAGE, "--length", PAGE)
+    said = tmp_path / "said"
+    with said.open("w") as out, subprocess.Popen(
+        [*FAULTCTL, *argv, "--lease", "5m", "--follow", "move", "--id", "stays"],
+        env=shop.cluster.env(), stdout=out, stderr=subprocess.STDOUT,
+    ) as follower:  # fmt: skip
+        try:
+            shop.wait("the fault is armed", lambda: "stays-1" in said.read_text(), 300)
+            assert not shop.sql(CHECK)[0]
+            shop.replace()
+            ok, told = shop.sql(CHECK)
+            assert not ok and "Input/output error" in told, "no moment to recover in"
+            shop.wait("it is told", lambda: "on the same volume" in said.read_text())
+        finally:
+            follower.send_signal(signal.SIGINT)
+            follower.wait(300)
+    assert "stays-1: reverted" in said.read_text()
+    assert shop.sql(CHECK)[1].startswith(f"{ROWS}|")
+    shop.wait("db-0 is ready", shop.ready)
 
 
 @pytest.mark.timeout(3000)
