@@ -11,7 +11,7 @@ STAMP  := $(VENV)/.installed
 PYTEST := $(BIN)/pytest
 
 .PHONY: help venv setup demo test test-unit test-vm test-more test-full test-kill test-cluster \
-	test-api bench bpf protos lint docs clean
+	test-api test-nodes bench bpf protos lint docs clean
 
 help:
 	@echo "make demo       the main job on a disposable node (sets everything up)"
@@ -21,6 +21,7 @@ help:
 	@echo "make test-full  VM tests on the kernel with all error-injection options"
 	@echo "make test-cluster  a real Kubernetes, nodes in VMs (needs Go 1.26; the first time it builds)"
 	@echo "make test-api   its part without nodes"
+	@echo "make test-nodes its part that installs, uses, kills and removes the agents on two nodes"
 	@echo "make bench      benchmarks: ratios against the shell tools, in one run"
 	@echo "make lint       ruff, mypy, generated files are current"
 	@echo "make bpf        compile the BPF programs"
@@ -81,6 +82,11 @@ API_ALONE := $(addprefix tests/cluster/test_,api.py kube_api.py object_faults.py
 
 test-api: $(STAMP)
 	$(PYTEST) -q $(API_ALONE) || $(ALONE) $(API_ALONE)
+
+# On the kernel with all error-injection options, which is built where there is none.
+test-nodes: setup
+	@$(BIN)/python tools/setup.py packages cluster
+	$(PYTEST) -q -m "not slow" tests/cluster/test_deploy_nodes.py
 
 bench: setup
 	$(BIN)/python -m pytest -q -s tests/bench

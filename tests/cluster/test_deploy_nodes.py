@@ -237,6 +237,7 @@ def test_an_agent_that_is_deleted_by_force_leaves_no_fault(installed: Cluster) -
     assert ends["orphan-1"] == "agent-lost"
 
 
+@pytest.mark.slow
 def test_a_power_cut_in_mid_fault_leaves_the_node_clean(installed: Cluster) -> None:
     node = installed.node(NODE)
     inject(installed, "cut")
@@ -257,6 +258,7 @@ def test_a_power_cut_in_mid_fault_leaves_the_node_clean(installed: Cluster) -> N
     assert reads(node, BAD)
 
 
+@pytest.mark.slow
 def test_named_capabilities_do_what_needs_no_device_node(installed: Cluster) -> None:
     """System calls fail by BPF; the guardian still gets out of the pod; what a disk does cannot
     be looked at through the device filter, so that is refused; and back to privileged."""
@@ -283,6 +285,7 @@ def test_named_capabilities_do_what_needs_no_device_node(installed: Cluster) -> 
     installed.faultctl("deploy", "upgrade", *image, timeout=900)
 
 
+@pytest.mark.slow
 def test_new_certificates_are_taken_by_running_agents(installed: Cluster) -> None:
     installed.faultctl("deploy", "certs", "--valid", "2d")
     node = installed.node(NODE)
