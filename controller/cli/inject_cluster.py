@@ -10,18 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import click
-import platformdirs
 
 from controller import render
 from controller.cli.inject_kube import kube_options
 from controller.cli.kube import check_policy
-from controller.kube import act, keeper
+from controller.kube import act, drift, keeper
 from controller.kube.asked import asked
 from controller.kube.client import Cluster
 from controller.kube.collect import Chosen, choose
 from controller.kube.discover import Query
 from controller.kube.kinds import ClusterKind, cluster_kinds
-from controller.kube.ledger import Entry, Ledger
+from controller.kube.ledger import Entry, Ledger, own_ledger
 from controller.kube.patches import shown
 from controller.kube.select import Ask
 from controller.kube.targets import group_id
@@ -48,7 +47,7 @@ NOT_ON = {"pods": (), "nodes": OF_PODS, "object": (*OF_PODS, *OF_MANY)}
 
 def ledger() -> Ledger:
     """The journal of this user's faults on clusters."""
-    return Ledger(platformdirs.user_state_path("faultctl") / "cluster")
+    return own_ledger()
 
 
 def cluster_command(kind: ClusterKind, common: list[click.Parameter]) -> click.Command:
@@ -217,6 +216,6 @@ def _hold(cluster: Cluster, book: Ledger, entry: Entry, lease: Lease) -> None:
 def _looked(cluster: Cluster, entry: Entry) -> list[str]:
     """What became of the changes; an API server that does not answer ends no fault."""
     try:
-        return act.lost(cluster, entry)
+        return drift.lost(cluster, entry)
     except FaultError as exc:
         return [f"could not look: {exc}"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from controller.kube.answers import ENDING, ApiPath
 from controller.kube.client import JSON_PATCH, Cluster
+from controller.kube.drift import drift
 from controller.kube.ledger import Entry, Ledger, Patched, Removed
-from controller.kube.patches import Change, backward, forward, where
+from controller.kube.patches import backward, forward, where
 from nodeagent.model.errors import BackendError, FaultError, InvalidSpec, Refused
 
 TRIES = 5
@@ -27,38 +28,107 @@ def arm(
     """
     with ledger.held(entry.id):
         ledger.begin(entry)
-        if entry.patched:
-            begun()
-        try:
-            for one in entry.patched:
-                _patch(cluster, one)
-            for pod in entry.removed:
+        return _made(cluster, ledger, entry, begun)
+
+
+def arm_once(
+    cluster: Cluster, ledger: Ledger, entry: Entry, begun: Callable[[], object] = lambda: None
+) -> Entry:
+    """As `arm`, where the same id twice is the same as once. An intent whose maker died is made
+    whole: of what it says, that which is not there yet."""
+    with ledger.held(entry.id):
+        known = ledger.find(entry.id)
+        if known is None:
+            ledger.begin(entry)
+            return _made(cluster, ledger, entry, begun)
+        if known.state != "intent":
+            return known
+        return _made(cluster, ledger, known, begun, again=True)
+
+
+def _made(
+    cluster: Cluster, ledger: Ledger, entry: Entry, begun: Callable[[], object], again: bool = False
+) -> Entry:
+    if entry.patched:
+        begun()
+    try:
+        for one in entry.patched:
+            _patch(cluster, one, again)
+        for pod in entry.removed:
+            if not (again and _left(cluster, pod)):
                 _remove(cluster, pod)
-        except FaultError as exc:
-            left = _undo(cluster, ledger, entry, "apply-failed")
-            if left:
-                raise BackendError(
-                    f"{entry.kind} failed and could not be taken back whole",
-                    f"{exc}; left: {'; '.join(left)}",
-                    f"try again: faultctl revert --cluster {entry.id}",
-                ) from exc
-            raise
-        entry.state = "armed" if entry.patched else "ended"
-        entry.end_reason = "" if entry.patched else "done"
-        ledger.write(entry)
+    except FaultError as exc:
+        left = _undo(cluster, ledger, entry, "apply-failed")
+        if left:
+            raise BackendError(
+                f"{entry.kind} failed and could not be taken back whole",
+                f"{exc}; left: {'; '.join(left)}",
+                f"try again: faultctl revert --cluster {entry.id}",
+            ) from exc
+        raise
+    entry.note("armed")
+    if entry.patched:
+        # Evictions take their time: the lease counts from now.
+        entry.state, entry.until = "armed", time.time() + entry.lease_s
+    else:
+        entry.end_as("done")
+    ledger.write(entry)
     return entry
 
 
-def revert(cluster: Cluster, ledger: Ledger, fault_id: str, reason: str) -> Entry:
-    """Put back what is still ours. Raises BackendError when something resists."""
+def revert(
+    cluster: Cluster, ledger: Ledger, fault_id: str, reason: str, *, due: bool = False
+) -> Entry:
+    """Put back what is still ours; where nothing is, it ended before, by somebody else's act.
+    due: only if its time is over. Raises BackendError when something resists."""
     with ledger.held(fault_id):
         entry = ledger.get(fault_id)
-        if entry.state == "ended":
+        if entry.state == "ended" or (due and time.time() < entry.end):
             return entry
+        if _ended_elsewhere(cluster, ledger, entry):
+            return entry
+        entry.ending = True
+        ledger.write(entry)
         left = _undo(cluster, ledger, entry, reason)
     if left:
         raise BackendError(f"{fault_id} was not taken back whole", "; ".join(left), "try again")
     return entry
+
+
+def look(
+    cluster: Cluster, ledger: Ledger, fault_id: str, since_ns: int = 0, *, ends: bool = True
+) -> Entry:
+    """What became of an armed fault. A change of ours that is no longer there is an event; when
+    none is left, the fault `ends`. since_ns: CLOCK_BOOTTIME, when it was seen to hold."""
+    entry = ledger.get(fault_id)
+    if entry.state != "armed" or entry.ending or not drift(cluster, entry).parts:
+        return entry
+    with ledger.held(fault_id):
+        entry = ledger.get(fault_id)
+        _ended_elsewhere(cluster, ledger, entry, since_ns, ends)
+    return entry
+
+
+def _ended_elsewhere(
+    cluster: Cluster, ledger: Ledger, entry: Entry, since_ns: int = 0, ends: bool = True
+) -> bool:
+    """Notes what became of our changes; whether nothing is left of them, and the fault ended."""
+    if entry.state != "armed" or entry.ending:
+        return False  # an intent need not have made any, and a revert may have put some back
+    found = drift(cluster, entry)
+    news = [entry.note("drifted", one.text, **one.data()) for one in found.parts]
+    over = found.whole and ends
+    if over:
+        ours = {one.uid for other in ledger.all() for one in other.removed}
+        if found.gone and found.gone <= ours:
+            entry.end_as("reverted")  # our own faults removed the objects: nobody repaired it
+        else:
+            acts = [one.data() for one in found.parts]
+            entry.note("remedied", act_ns=found.act_ns(since_ns), by=acts)
+            entry.end_as("remedied")
+    if any(news) or over:
+        ledger.write(entry)
+    return over
 
 
 def _undo(cluster: Cluster, ledger: Ledger, entry: Entry, reason: str) -> list[str]:
@@ -66,24 +136,28 @@ def _undo(cluster: Cluster, ledger: Ledger, entry: Entry, reason: str) -> list[s
     left = []
     for one in reversed(entry.patched):
         try:
-            entry.events += _restore(cluster, one)
+            for line in _restore(cluster, one):
+                entry.note("kept", line)
         except FaultError as exc:
             left.append(f"{one.place.shown}: {exc}")
     if not left:
-        entry.state, entry.end_reason = "ended", reason
+        entry.end_as(reason)
     ledger.write(entry)
     return left
 
 
-def _patch(cluster: Cluster, one: Patched) -> None:
-    """Make the changes and read them back."""
+def _patch(cluster: Cluster, one: Patched, again: bool) -> None:
+    """Make the changes and read them back. again: some may be made already."""
     for attempt in range(TRIES):
         current = cluster.get(one.place.path)
         if current is None or current["metadata"]["uid"] != one.uid:
             raise Refused(f"{one.place.shown} is gone", "it went after it was looked at",
                           "try again")  # fmt: skip
+        missing = [c for c in one.changes if not again or where(current, c) != "ours"]
+        if not missing:
+            return
         try:
-            cluster.patch(one.place.path, forward(current, one.changes), JSON_PATCH)
+            _send(cluster, one, forward(current, missing))
             break
         except InvalidSpec:
             # Somebody was faster, a controller with the status for instance; else it is the patch.
@@ -99,6 +173,10 @@ def _patch(cluster: Cluster, one: Patched) -> None:
         )
 
 
+def _send(cluster: Cluster, one: Patched, steps: list[dict[str, Any]]) -> None:
+    cluster.patch(one.place.path, steps, JSON_PATCH, fieldManager=one.manager)
+
+
 def _restore(cluster: Cluster, one: Patched) -> list[str]:
     """What there is to say about it: fields that are somebody else's now are kept."""
     for _ in range(TRIES):
@@ -110,7 +188,7 @@ def _restore(cluster: Cluster, one: Patched) -> list[str]:
         steps, foreign = backward(current, one.changes)
         if steps:
             try:
-                cluster.patch(one.place.path, steps, JSON_PATCH)
+                _send(cluster, one, steps)
             except InvalidSpec:
                 if not _was_faster(cluster, one, current):
                     raise
@@ -125,6 +203,14 @@ def _was_faster(cluster: Cluster, one: Patched, seen: dict[str, Any]) -> bool:
     if now is None:
         return True
     return bool(now["metadata"]["resourceVersion"] != seen["metadata"]["resourceVersion"])
+
+
+def _left(cluster: Cluster, pod: Removed) -> bool:
+    """Whether a pod that is to go has gone, or is going."""
+    current = cluster.get(pod.place.path)
+    if current is None or current["metadata"]["uid"] != pod.uid:
+        return True
+    return "deletionTimestamp" in current["metadata"]
 
 
 def _remove(cluster: Cluster, pod: Removed) -> None:
@@ -154,39 +240,3 @@ def _remove(cluster: Cluster, pod: Removed) -> None:
                     "a PodDisruptionBudget holds it",
                 ) from exc  # fmt: skip
             time.sleep(EVICT_PAUSE_S)
-
-
-def lost(cluster: Cluster, entry: Entry) -> list[str]:
-    """Changes that are no longer there, and who took them away; empty while the fault holds."""
-    found = []
-    for one in entry.patched:
-        current = cluster.get(one.place.path)
-        if current is None or current["metadata"]["uid"] != one.uid:
-            found.append(f"{one.place.shown} is gone")
-            continue
-        gone = [change for change in one.changes if where(current, change) != "ours"]
-        if gone:
-            who = _managers(current, gone)
-            found.append(f"{one.place.shown} {gone[0].pointer} was reconciled away by {who}")
-    return found
-
-
-def _managers(current: dict[str, Any], gone: Sequence[Change]) -> str:
-    """Who manages the first of the fields now, by managedFields; else the newest writer."""
-    fields = current["metadata"].get("managedFields") or []
-    owners = [one["manager"] for one in fields if _manages(one.get("fieldsV1"), gone[0])]
-    if owners:
-        return str(owners[-1])
-    newest: dict[str, Any] = max(fields, key=lambda one: str(one.get("time", "")), default={})
-    return f"somebody (the newest writer is {newest.get('manager', 'unknown')})"
-
-
-def _manages(fields: Any, change: Change) -> bool:
-    """Whether a FieldsV1 has the path; lists are keyed there, so that they end the search."""
-    for part in change.path:
-        if isinstance(part, int):
-            return isinstance(fields, dict)
-        if not isinstance(fields, dict) or f"f:{part}" not in fields:
-            return False
-        fields = fields[f"f:{part}"]
-    return True

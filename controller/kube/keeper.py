@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from controller.kube.act import lost, revert
+from controller.kube.act import look, revert
 from controller.kube.client import Cluster
 from controller.kube.ledger import Entry, Ledger
 from nodeagent.model.errors import FaultError
@@ -48,8 +48,14 @@ def keep(ledger: Ledger, fault_id: str) -> None:
     """Until the fault has ended: look whether it holds, and end it with its lease.
 
     One that is still an intent then belongs to a process that died while it made the changes:
-    as long as that lives it has the fault's lock.
+    as long as that lives it has the fault's lock. One keeper is enough: another leaves at once.
     """
+    with ledger.kept(fault_id) as alone:
+        if alone:
+            _keep(ledger, fault_id)
+
+
+def _keep(ledger: Ledger, fault_id: str) -> None:
     looked = time.monotonic()
     while True:
         entry = ledger.find(fault_id)
@@ -67,17 +73,15 @@ def keep(ledger: Ledger, fault_id: str) -> None:
 
 def _end(ledger: Ledger, entry: Entry) -> bool:
     try:
-        revert(open_cluster(entry), ledger, entry.id, "expired")
+        return revert(open_cluster(entry), ledger, entry.id, "expired", due=True).state == "ended"
     except FaultError as exc:
         _note(ledger, entry.id, f"not taken back yet: {exc}")
         return False
-    return True
 
 
 def _look(ledger: Ledger, entry: Entry) -> None:
     try:
-        for line in lost(open_cluster(entry), entry):
-            _note(ledger, entry.id, line)
+        look(open_cluster(entry), ledger, entry.id, ends=False)
     except FaultError as exc:
         _note(ledger, entry.id, f"could not look: {exc}")
 
@@ -86,8 +90,7 @@ def _note(ledger: Ledger, fault_id: str, line: str) -> None:
     """An event, once."""
     with ledger.held(fault_id):
         entry = ledger.get(fault_id)
-        if line not in entry.events:
-            entry.events.append(line)
+        if entry.note("note", line):
             ledger.write(entry)
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from controller.kube.ledger import Patched, Place, Removed
+from controller.kube.ledger import FIELD_MANAGER, Patched, Place, Removed
 from controller.kube.objects import Pod, pod_from
 from controller.kube.patches import Change, changes_of
 from nodeagent.model.errors import InvalidSpec
@@ -46,6 +46,8 @@ class ClusterKind:
     collateral: tuple[str, ...]
     remedies: tuple[str, ...]
     example: str
+    at_once: bool = False
+    """It is over as soon as it was done."""
 
 
 class KillSpec(FaultSpec):
@@ -117,6 +119,16 @@ def _drain(spec: FaultSpec, chosen: Chosen, others: Sequence[Pod]) -> Work:
     return Work(_cordon(spec, chosen, others).patched, tuple(goes))
 
 
+def _as_text(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, dict) else value
+
+
+PatchText = Annotated[
+    str, BeforeValidator(_as_text), WithJsonSchema({"type": ["string", "object"]})
+]
+"""In a file it can be written as a mapping."""
+
+
 class PatchSpec(FaultSpec):
     """Which object, and what of it is changed."""
 
@@ -125,7 +137,11 @@ class PatchSpec(FaultSpec):
         description="KIND/NAME, such as Deployment/cart; its namespace by -n",
     )
     api_version: str = Field(default="v1", description="of the kind, such as apps/v1")
-    patch: str = Field(description='JSON merge patch, such as {"spec":{"replicas":0}}')
+    patch: PatchText = Field(description='JSON merge patch, such as {"spec":{"replicas":0}}')
+    field_manager: str = Field(
+        default=FIELD_MANAGER, pattern=r"^[!-~]([ -~]{0,126}[!-~])?$",
+        description="the name that managedFields has for who made the change",
+    )  # fmt: skip
 
 
 def parsed_patch(text: str) -> dict[str, Any]:
@@ -142,7 +158,7 @@ def parsed_patch(text: str) -> dict[str, Any]:
 def _patch(spec: PatchSpec, chosen: Chosen, others: Sequence[Pod]) -> Work:
     found = [
         Patched(place=place, uid=one["metadata"]["uid"],
-                changes=changes_of(one, parsed_patch(spec.patch)))
+                changes=changes_of(one, parsed_patch(spec.patch)), manager=spec.field_manager)
         for place, one in chosen
     ]  # fmt: skip
     return Work(tuple(found))
@@ -159,7 +175,7 @@ _KINDS = (
         "them makes others. Nothing is armed afterwards.", KillSpec, "pods", _kill,
         ("a deleted pod does not come back; its owner makes another",),
         ("none is needed: it is over at once",),
-        "faultctl inject pod-kill -n shop -l app=cart --pick 1 --grace 0s",
+        "faultctl inject pod-kill -n shop -l app=cart --pick 1 --grace 0s", at_once=True,
     ),
     ClusterKind(
         "pod-failure", "pods run an image that does nothing", "The containers of the pods get "

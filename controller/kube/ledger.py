@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+import platformdirs
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from controller.clock import boottime_ns, wall
 from controller.kube.answers import ApiPath
 from controller.kube.patches import Change
 from nodeagent.model.errors import Conflict, FaultError, UnknownFault
 from nodeagent.model.plan import FAULT_ID_PATTERN
 
 State = Literal["intent", "armed", "ended"]
+FIELD_MANAGER = "kubectl-patch"
+"""Whose name the API server writes beside our changes, for anybody to read (managedFields); it
+has to be some, and this is the most common one."""
 
 
 class _Model(BaseModel):
@@ -58,6 +64,7 @@ class Patched(_Model):
     place: Place
     uid: str
     changes: tuple[Change, ...]
+    manager: str = FIELD_MANAGER
 
 
 class Removed(_Model):
@@ -67,6 +74,17 @@ class Removed(_Model):
     uid: str
     grace_s: int | None = None
     evict: bool = False
+
+
+class Note(_Model):
+    """Something that happened to a fault. name: armed, drifted, kept, remedied, ended, or note;
+    ns: CLOCK_BOOTTIME of the machine that saw it."""
+
+    name: str = "note"
+    text: str = ""
+    ns: int
+    wall: str
+    data: dict[str, Any] = {}
 
 
 class Entry(_Model):
@@ -86,7 +104,35 @@ class Entry(_Model):
     hard_end: float = 0
     patched: tuple[Patched, ...] = ()
     removed: tuple[Removed, ...] = ()
-    events: list[str] = []
+    ending: bool = Field(default=False, description="a revert has begun: some may be back")
+    notes: list[Note] = []
+
+    @model_validator(mode="before")
+    @classmethod
+    def _older(cls, data: Any) -> Any:
+        """Lines without a time, as they were written once."""
+        if isinstance(data, dict) and "events" in data:
+            lines = data["events"]
+            data = {key: value for key, value in data.items() if key != "events"}
+            data["notes"] = [{"text": line, "ns": 0, "wall": ""} for line in lines]
+        return data
+
+    @property
+    def events(self) -> list[str]:
+        """What there is to say about it, for a person."""
+        return [note.text for note in self.notes if note.text]
+
+    def note(self, name: str, text: str = "", **data: Any) -> bool:
+        """Adds what happened; False if that was said already."""
+        if any((one.name, one.text) == (name, text) for one in self.notes):
+            return False
+        self.notes.append(Note(name=name, text=text, ns=boottime_ns(), wall=wall(), data=data))
+        return True
+
+    def end_as(self, reason: str) -> None:
+        """Nothing of it is left."""
+        self.state, self.end_reason = "ended", reason
+        self.note("ended", reason=reason)
 
     @property
     def end(self) -> float:
@@ -99,12 +145,29 @@ class Entry(_Model):
         return [one.place for one in self.patched] + [one.place for one in self.removed]
 
 
+def own_ledger() -> Ledger:
+    """The journal of this user's faults on clusters."""
+    return Ledger(platformdirs.user_state_path("faultctl") / "cluster")
+
+
 class Ledger:
     """The faults of this user. Raises FaultError classes; OSError for a disk that is full."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    @property
+    def identity(self) -> str:
+        """Which ledger it is, wherever its folder lies."""
+        path, name = self.home / ".identity", secrets.token_hex(8)
+        if not path.exists():
+            new = self.home / f".{name}.new"
+            new.write_text(name, encoding="ascii")
+            with suppress(FileExistsError):
+                os.link(new, path)
+            new.unlink()
+        return path.read_text(encoding="ascii")
 
     def _file(self, fault_id: str) -> Path:
         return self.home / f"{fault_id}.json"
@@ -119,10 +182,30 @@ class Ledger:
         finally:
             os.close(fd)
 
+    @contextmanager
+    def kept(self, fault_id: str) -> Iterator[bool]:
+        """Whether the caller is the only keeper of a fault, as long as it lasts."""
+        name = self.home / f".{fault_id}.keeper"
+        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+        finally:
+            os.close(fd)
+
     def begin(self, entry: Entry) -> None:
         """The intent, on disk before anything is touched. Raises Conflict for an id that is."""
         if self._file(entry.id).exists():
             raise Conflict(f"there is a fault {entry.id} already", "", "choose another --id")
+        self.check_free(entry)
+        self.write(entry)
+
+    def check_free(self, entry: Entry) -> None:
+        """Raises Conflict when another fault has changed one of its fields."""
         for other in self.all():
             both = _objects(other) & _objects(entry)
             if other.state != "ended" and other.server == entry.server and both:
@@ -131,7 +214,6 @@ class Ledger:
                     f"both would change {sorted(both)[0]}",
                     f"revert it first: faultctl revert --cluster {other.id}",
                 )
-        self.write(entry)
 
     def write(self, entry: Entry) -> None:
         """Synced, whole or not at all."""

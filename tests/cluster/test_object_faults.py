@@ -17,7 +17,7 @@ from test_kube_api import pod, running
 
 from controller.cli import inject_cluster
 from controller.cli.main import run
-from controller.kube import act, keeper
+from controller.kube import act, drift, keeper
 from controller.kube.client import Cluster
 from controller.kube.ledger import Ledger
 
@@ -108,10 +108,10 @@ def test_a_change_that_is_reconciled_away_is_an_event(desk: Desk) -> None:
     deployment(desk)
     found = desk.inject("k8s-patch", *WEB, "--patch", '{"spec":{"minReadySeconds":7}}')
     cluster, entry = Cluster(desk.api.kubeconfig), desk.book.get(found["id"])
-    assert act.lost(cluster, entry) == []
+    assert drift.lost(cluster, entry) == []
     desk.api.kubectl("patch", "-n", desk.space, "deployment/web", "--type=merge", "-p",
                      '{"spec":{"minReadySeconds":3}}', "--field-manager=argocd")  # fmt: skip
-    lines = act.lost(cluster, entry)
+    lines = drift.lost(cluster, entry)
     assert len(lines) == 1 and "/spec/minReadySeconds was reconciled away by argocd" in lines[0]
     end = time.monotonic() + 60
     while not desk.book.get(found["id"]).events and time.monotonic() < end:

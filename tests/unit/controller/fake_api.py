@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from json_patch import Untrue, json_patched
+
 from controller.kube.labels import parse_selector
 
 
@@ -167,6 +169,13 @@ class Handler(BaseHTTPRequestHandler):
     def _patched(self, path: str, body: Any) -> None:
         """A patch of an object or of its status, for the version that it names, if any."""
         old = self.server.api.objects[path]
+        if self.headers.get("Content-Type") == "application/json-patch+json":
+            manager = parse_qs(urlsplit(self.path).query).get("fieldManager", ["unknown"])[0]
+            try:
+                self._answer(200, self.server.api.put(path, json_patched(old, body, manager)))
+            except Untrue as exc:
+                self._status(422, f"the server rejected our request: {exc}")
+            return
         version = body.get("metadata", {}).get("resourceVersion")
         if version not in (None, old["metadata"]["resourceVersion"]):
             self._status(409, "the object has been modified; please apply your changes")

@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 
 from controller.cli import inject_cluster
-from controller.kube import act, keeper
+from controller.kube import act, drift, keeper
 from controller.kube.answers import ApiPath
 from controller.kube.client import Cluster
 from controller.kube.ledger import Entry, Ledger, Patched, Place
@@ -45,7 +45,7 @@ class OneNode:
     def get(self, path: ApiPath) -> dict[str, Any]:
         return copy.deepcopy(self.node)
 
-    def patch(self, path: ApiPath, steps: list[dict[str, Any]], sort: str) -> None:
+    def patch(self, path: ApiPath, steps: list[dict[str, Any]], sort: str, **query: str) -> None:
         self.patches += 1
         if self.races:
             self.races -= 1
@@ -176,7 +176,7 @@ def test_a_held_fault_renews_its_lease_through_an_api_server_that_does_not_answe
             raise KeyboardInterrupt
         raise Unreachable("the API server at https://x does not answer", "timeout")
 
-    monkeypatch.setattr(act, "lost", lost)
+    monkeypatch.setattr(drift, "lost", lost)
     inject_cluster._hold(cluster(api), book, found, Lease(duration=timedelta(seconds=1)))
     assert book.get("f-1").end_reason == "reverted" and api.node["spec"] == {}
     assert capsys.readouterr().out.count("does not answer") == 1

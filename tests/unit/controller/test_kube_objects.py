@@ -41,10 +41,10 @@ def faultctl(api: FakeApi, *args: str) -> int:
 def entry(api: FakeApi, name: str, **more: object) -> Entry:
     change = Change(path=("spec", "unschedulable"), had=False, value=True)
     place = Place(resource="nodes", name="n1")
-    now = time.time()
+    now, uid = time.time(), api.objects["/api/v1/nodes/n1"]["metadata"]["uid"]
     found = {"id": name, "kind": "node-cordon", "server": api.url, "state": "armed",
              "created": now, "lease_s": 60, "until": now + 60, "hard_end": now + 600,
-             "patched": (Patched(place=place, uid="gone", changes=(change,)),)}  # fmt: skip
+             "patched": (Patched(place=place, uid=uid, changes=(change,)),)}  # fmt: skip
     return Entry.model_validate({**found, **more})
 
 
@@ -92,10 +92,13 @@ def test_faults_on_objects_are_listed_where_no_agent_is_installed(
 def test_all_of_them_are_reverted_where_no_agent_is_installed(
     api: FakeApi, book: Ledger, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    node = api.objects["/api/v1/nodes/n1"]
+    api.put("/api/v1/nodes/n1", {**node, "spec": {"unschedulable": True}})
     book.begin(entry(api, "cordon-2"))
     assert faultctl(api, "revert", "--cluster", "--all", "-o", "json") == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["id"] == "cordon-2" and row["result"] == "reverted"
     assert [one.state for one in book.all()] == ["ended"]
+    assert api.objects["/api/v1/nodes/n1"]["spec"] == {}
     assert faultctl(api, "revert", "--cluster", "--all") == 3, "and nothing else could be asked"
     assert faultctl(api, "revert", "--cluster", "who") == 3
