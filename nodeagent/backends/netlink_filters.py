@@ -15,7 +15,12 @@ from nodeagent.backends import Outcome, Peer, Prior, Residue, Runtime
 from nodeagent.backends.name_follower import NameFollower, addresses_now
 from nodeagent.backends.netlink_ifb import gone, links_of
 from nodeagent.backends.netlink_make import build, extend, read_back
-from nodeagent.backends.netlink_room import free_prio, keep_txqlen, refuse_occupied
+from nodeagent.backends.netlink_room import (
+    free_prio,
+    keep_txqlen,
+    refuse_occupied,
+    refuse_passed_by,
+)
 from nodeagent.backends.netlink_shown import Shown, show, total
 from nodeagent.backends.tc_bpf import Program, load
 from nodeagent.crashpoint import crashpoint
@@ -50,6 +55,7 @@ class FilterBackend:
             raise gone(step.netns)
         priors = [p.prior for p in peers if isinstance(p.step, TcFilters)]
         refuse_occupied(shown, step)
+        refuse_passed_by(step)
         return {
             # One that is gone by now was somebody else's; what we add in its place is ours.
             "clsact": shown.qdisc is not None and all(prior["clsact"] for prior in priors),

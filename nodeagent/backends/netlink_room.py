@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodeagent.backends import Prior
+from nodeagent.backends import Prior, tcx
 from nodeagent.backends.netlink_shown import Shown
 from nodeagent.encode import net_attrs as n
 from nodeagent.encode import net_filter as nf
@@ -11,6 +11,7 @@ from nodeagent.encode import net_tc as tc
 from nodeagent.model.errors import Refused
 from nodeagent.model.steps.net import TcFilters
 from nodeagent.netlink import Netlink
+from nodeagent.netns import within
 
 FIRST_PRIO = 64
 """Where nothing else filters: low enough to come first, with room before it."""
@@ -35,6 +36,18 @@ def refuse_occupied(shown: Shown, step: TcFilters) -> None:
     number = n.number(qdisc.attrs.get(block, b"\0"))
     if number:
         raise Refused(where, f"its {step.hook} filters are the shared block {number}")
+
+
+def refuse_passed_by(step: TcFilters) -> None:
+    """Programs that run before any filter of clsact. Raises Refused, OSError."""
+    count = within(step.netns, lambda: tcx.programs(step.ifindex, step.hook))
+    if count:
+        raise Refused(
+            f"{step.ifname} cannot be filtered on {step.hook}",
+            f"{count} BPF program{'s' * (count > 1)} of tcx there run before clsact, and can take "
+            "packets past all filters, as Cilium's do",
+            "see bpftool net; hit the pods' own interfaces instead",
+        )
 
 
 def free_prio(shown: Shown, step: TcFilters) -> int:

@@ -91,6 +91,7 @@ class Database:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self.api = cluster, cluster.api
         self.backup = ""
+        self.removed = False
 
     def prepare(self) -> None:
         """An empty volume on each node, the server on the first one, a table and its backup."""
@@ -185,6 +186,8 @@ class Database:
         self.wait("db-0 is ready", self.ready)
 
     def remove(self) -> None:
+        """All of it, also from the nodes."""
+        self.removed = True
         self.api.kubectl("delete", "namespace", SPACE, "--wait=true", timeout=300)
         names = [f"orders-{one.place.name}" for one in self.cluster.nodes]
         self.api.kubectl("delete", "pv", *names, timeout=120)

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from cluster import FAULTCTL, Cluster
+from nodestate import fingerprint, uninstall, untouched
 from shopdb import CHECK, ROWS, SPACE, Database
 
 from controller.recorder import read_records
@@ -26,16 +27,21 @@ PAGE = "8Ki"  # of PostgreSQL
 
 
 @pytest.fixture(scope="module")
-def shop(cluster: Cluster) -> Iterator[Database]:
+def before(cluster: Cluster) -> dict[str, str]:
+    return untouched(cluster)
+
+
+@pytest.fixture(scope="module")
+def shop(cluster: Cluster, before: dict[str, str]) -> Iterator[Database]:
     if len(cluster.nodes) < 2:
         pytest.skip("one node: nowhere to move to")
     cluster.install()
     found = Database(cluster)
     found.prepare()
     yield found
-    cluster.faultctl("revert", "--cluster", "--all", check=False)
-    found.remove()
-    cluster.faultctl("deploy", "uninstall", "--revert")
+    if not found.removed:
+        found.remove()
+        uninstall(cluster)
 
 
 def experiment(shop: Database) -> dict[str, Any]:
@@ -175,3 +181,12 @@ def test_a_bad_page_below_a_table_until_the_database_has_moved_away(
     verdict = open_run(play.folder.with_name("run.bundle.tar")).verdict
     (found,) = verdict.faults
     assert (found.verdict, found.ended_as) == ("pass", "reverted"), found
+
+
+def test_after_all_of_it_uninstall_leaves_both_nodes_as_they_were(
+    shop: Database, before: dict[str, str]
+) -> None:
+    shop.remove()
+    uninstall(shop.cluster)
+    for one in shop.cluster.nodes:
+        assert fingerprint(one) == before[one.place.name]

@@ -13,6 +13,7 @@ import kubenode
 import pytest
 from cluster import Cluster
 from kubenode import KubeNode
+from nodestate import agents, fingerprint, guardians, uninstall, untouched
 
 DEVICE = "/dev/disk/by-id/virtio-data"
 BAD, SECTORS = 40_000, 8
@@ -81,21 +82,6 @@ def reads(node: KubeNode, sector: int) -> bool:
     return done.code == 0
 
 
-def fingerprint(node: KubeNode) -> str:
-    env = {"PYTHONPATH": "/opt/faultctl/code:/opt/faultctl/lib"}
-    return node.node.run(["python3", "-m", "nodeagent.fingerprint"], timeout=60, env=env).out
-
-
-def agents(node: KubeNode) -> list[int]:
-    """Pids of faultd on the node, not of the pod's first process."""
-    return [int(pid) for pid in node.node.run(["pgrep", "-x", "faultd"], check=False).out.split()]
-
-
-def guardians(node: KubeNode) -> list[int]:
-    done = node.node.run(["pgrep", "-f", "nodeagent.guardian"], check=False)
-    return [int(pid) for pid in done.out.split()]
-
-
 def inject(cluster: Cluster, fault: str) -> None:
     cluster.faultctl(
         *("inject", "latent-sector", "--on-node", NODE, "--device", DEVICE, "--id", fault),
@@ -108,41 +94,9 @@ def armed_on(cluster: Cluster) -> dict[str, str]:
     return {one["id"]: one["state"] for one in found}
 
 
-def run_a_pod(cluster: Cluster, node: KubeNode) -> None:
-    """Any privileged pod, and gone again: with a node's first one the runtime makes the bridge of
-    the pods' network, and gives cgroup2 its own mount options (apply_cgroup_root_flags,
-    kernel/cgroup), whoever's it is."""
-    name = f"first-{node.place.name}"
-    container = {"name": "app", "image": images.BUSYBOX, "imagePullPolicy": "Never",
-                 "command": ["sleep", "1000"], "securityContext": {"privileged": True}}  # fmt: skip
-    spec = {"nodeName": node.place.name, "containers": [container],
-            "automountServiceAccountToken": False}  # fmt: skip
-    meta = {"name": name, "namespace": "default"}
-    cluster.api.apply({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
-    said = lambda: cluster.api.kubectl("get", "pods", "-A", "-o", "wide").stdout  # noqa: E731
-    kubenode.until(
-        f"{name} runs",
-        lambda: cluster.api.json("get", "pod", name)["status"].get("phase") == "Running",
-        node.node.deadline(90),
-        said,
-    )
-    cluster.api.kubectl("delete", "pod", name, "--grace-period=1", timeout=300)
-    kubenode.until(
-        f"nothing is left of {name}",
-        lambda: not node.node.run("grep -E 'k8s.io/|/pods/' /proc/mounts", check=False).out,
-        node.node.deadline(90),
-        said,
-    )
-
-
 @pytest.fixture(scope="module")
 def before(cluster: Cluster) -> dict[str, str]:
-    """The nodes' fingerprints before anything of ours was there."""
-    wait = ("wait", "--for=create", "-n", "default", "serviceaccount/default")
-    cluster.api.kubectl(*wait, timeout=90)
-    for one in cluster.nodes:
-        run_a_pod(cluster, one)
-    return {one.place.name: fingerprint(one) for one in cluster.nodes}
+    return untouched(cluster)
 
 
 @pytest.fixture(scope="module")
@@ -238,27 +192,6 @@ def test_an_agent_that_is_deleted_by_force_leaves_no_fault(installed: Cluster) -
 
 
 @pytest.mark.slow
-def test_a_power_cut_in_mid_fault_leaves_the_node_clean(installed: Cluster) -> None:
-    node = installed.node(NODE)
-    inject(installed, "cut")
-    node.node.kill()
-    node.node.power_on()
-    kubenode.start(node, installed.plane)
-    kubenode.connect(installed.nodes)  # as a cluster's network would
-    assert reads(node, BAD)
-    kubenode.until(
-        "the agent is back and sound",
-        lambda: installed.faultctl("deploy", "status", check=False).returncode == 0,
-        node.node.deadline(120),
-        lambda: installed.faultctl("deploy", "status", check=False).stdout + node.log("kubelet"),
-    )
-    shown = json.loads(installed.faultctl("ls", "--cluster", "--all", "-o", "json").stdout)
-    ends = {one["id"]: one["end_reason"] for one in shown}
-    assert ends["cut-1"] == "rebooted"
-    assert reads(node, BAD)
-
-
-@pytest.mark.slow
 def test_named_capabilities_do_what_needs_no_device_node(installed: Cluster) -> None:
     """System calls fail by BPF; the guardian still gets out of the pod; what a disk does cannot
     be looked at through the device filter, so that is refused; and back to privileged."""
@@ -301,16 +234,34 @@ def test_new_certificates_are_taken_by_running_agents(installed: Cluster) -> Non
 
 
 def test_uninstall_leaves_nothing(installed: Cluster, before: dict[str, str]) -> None:
-    seconds = round(installed.nodes[0].node.pace.stretch(120))
     inject(installed, "last")
-    installed.faultctl(
-        *("deploy", "uninstall", "--revert", "--timeout", f"{seconds}s"), timeout=4 * seconds
-    )
+    uninstall(installed)
     for one in installed.nodes:
-        left = one.node.run("ls -d /var/lib/faultctl /run/faultctl", check=False).out
-        assert left == ""
-        assert agents(one) == [] and guardians(one) == []
         assert fingerprint(one) == before[one.place.name]
     kinds = "namespaces,priorityclasses,clusterroles,clusterrolebindings"
     names = installed.api.kubectl("get", kinds, "-o", "name").stdout
     assert "faultctl" not in names and "faultd" not in names, names  # `default` has a fault, too
+
+
+@pytest.mark.slow
+def test_a_power_cut_in_mid_fault_leaves_the_node_clean(installed: Cluster) -> None:
+    """Last of all: with another boot the kernel counts its memory anew (fs.file-max)."""
+    node = installed.node(NODE)
+    installed.install()
+    inject(installed, "cut")
+    node.node.kill()
+    node.node.power_on()
+    kubenode.start(node, installed.plane)
+    kubenode.connect(installed.nodes)  # as a cluster's network would
+    assert reads(node, BAD)
+    kubenode.until(
+        "the agent is back and sound",
+        lambda: installed.faultctl("deploy", "status", check=False).returncode == 0,
+        node.node.deadline(120),
+        lambda: installed.faultctl("deploy", "status", check=False).stdout + node.log("kubelet"),
+    )
+    shown = json.loads(installed.faultctl("ls", "--cluster", "--all", "-o", "json").stdout)
+    ends = {one["id"]: one["end_reason"] for one in shown}
+    assert ends["cut-1"] == "rebooted"
+    assert reads(node, BAD)
+    uninstall(installed)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from agentkit import Bench
@@ -92,6 +93,25 @@ def test_a_filter_that_comes_first_leaves_no_room(net: Net) -> None:
         net.inject("netem", {"delay": "1ms"})
     assert net.bench.residue() == []
     assert before != net.dump()
+
+
+@pytest.mark.vm("debian-13")
+def test_filters_that_a_program_of_tcx_would_pass_by_are_refused(net: Net) -> None:
+    net.bench.node.put("/tmp/guest_tcx.py", (Path(__file__).parent / "guest_tcx.py").read_bytes())
+    net.sh("a", "tc qdisc add dev eth0 clsact")
+    net.sh("a", "tc filter add dev eth0 egress protocol ip flower dst_ip 10.9.0.2 action drop")
+    assert net.rtts(ADDRESS["b"], 3) == []
+    net.sh("a", "python3 /tmp/guest_tcx.py attach eth0 egress")
+    assert len(net.rtts(ADDRESS["b"], 3)) == 3, "the kernel never comes to the filter"
+    net.sh("a", "tc qdisc del dev eth0 clsact")
+    before = net.dump()
+    with pytest.raises(Refused, match="tcx there run before clsact"):
+        net.inject("partition", {"to": ADDRESS["b"]})
+    assert net.dump() == before and net.bench.residue() == []
+    net.sh("a", "python3 /tmp/guest_tcx.py detach eth0 egress")
+    fault = net.inject("partition", {"to": ADDRESS["b"]})
+    assert net.rtts(ADDRESS["b"], 3) == []
+    net.revert(fault)
 
 
 def _foreign_filter(net: Net, fault: str) -> None:
