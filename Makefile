@@ -20,7 +20,7 @@ help:
 	@echo "make test-kill  SIGKILL at every step, on the stock flavours (long)"
 	@echo "make test-full  VM tests on the kernel with all error-injection options"
 	@echo "make test-cluster  a real Kubernetes, nodes in VMs (needs Go 1.26; the first time it builds)"
-	@echo "make test-api   its part without nodes"
+	@echo "make test-api   its part without nodes (cert-manager too)"
 	@echo "make test-nodes its part that installs, uses, kills and removes the agents on two nodes"
 	@echo "make bench      benchmarks: ratios against the shell tools, in one run"
 	@echo "make lint       ruff, mypy, generated files are current"
@@ -70,15 +70,15 @@ test-kill: setup
 test-full: setup
 	FAULTCTL_VM_FLAVOURS=full $(PYTEST) -q -m "not slow" tests/vm
 
-# Kubernetes and etcd are built from Go modules, once. With KUBECONFIG set, the tests of the API
+# Kubernetes, etcd and cert-manager are built from Go modules, once. With KUBECONFIG set, the tests of the API
 # alone run on that cluster.
 test-cluster: setup
 	@$(BIN)/python tools/setup.py packages cluster
 	$(PYTEST) -q tests/cluster
 
 # Its part without nodes: a control plane on loopback.
-API_ALONE := $(addprefix tests/cluster/test_,api.py kube_api.py object_faults.py deploy_api.py \
-	portforward.py manifests.py)
+API_ALONE := $(addprefix tests/cluster/test_,api.py cert_manager.py kube_api.py \
+	object_faults.py deploy_api.py portforward.py manifests.py)
 
 test-api: $(STAMP)
 	$(PYTEST) -q $(API_ALONE) || $(ALONE) $(API_ALONE)

@@ -189,7 +189,8 @@ def status(access: Access, output: str) -> int:
 def certs(access: Access, valid: str) -> None:
     """Make new certificates for agents and controllers, with a new CA.
 
-    Running agents take them at the next handshake after the kubelet has brought them.
+    Running agents take them at the next handshake after the kubelet has brought them. Refused
+    where cert-manager holds the Secrets: it renews them by itself.
     """
     from controller.kube.deploy_certs import put
 

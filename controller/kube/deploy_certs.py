@@ -13,10 +13,12 @@ from controller.kube.agents import SECRET, SERVER_NAME
 from controller.kube.answers import ApiPath
 from controller.kube.client import APPLY, Cluster
 from controller.kube.manifests import Object, path_of, secret
-from nodeagent.model.errors import InvalidSpec
+from nodeagent.model.errors import InvalidSpec, Refused
 from nodeagent.model.protected import AGENT_NAMESPACE
 
 AGENT_SECRET = "faultd-tls"  # noqa: S105 - a name
+CERT_MANAGER = "cert-manager.io/certificate-name"
+"""Annotation of the Secrets that cert-manager writes, and would write again over ours."""
 VALID = timedelta(days=365)
 
 
@@ -45,12 +47,29 @@ def make(valid: timedelta = VALID) -> tuple[Object, Object]:
 
 def there(cluster: Cluster) -> bool:
     """Whether both Secrets are there, by whoever made them."""
-    paths = [ApiPath("secrets", AGENT_NAMESPACE, name) for name in (AGENT_SECRET, SECRET)]
-    return all(cluster.get(path) is not None for path in paths)
+    return all(one is not None for one in _secrets(cluster).values())
+
+
+def _secrets(cluster: Cluster) -> dict[str, Object | None]:
+    return {
+        name: cluster.get(ApiPath("secrets", AGENT_NAMESPACE, name))
+        for name in (AGENT_SECRET, SECRET)
+    }
 
 
 def put(cluster: Cluster, valid: timedelta = VALID) -> datetime:
-    """Make new certificates and put them into the cluster; when they end."""
+    """Make new certificates and put them into the cluster; when they end.
+
+    Raises Refused when cert-manager holds one of the Secrets.
+    """
+    for name, there in _secrets(cluster).items():
+        holder = (there or {"metadata": {}})["metadata"].get("annotations", {}).get(CERT_MANAGER)
+        if holder:
+            raise Refused(
+                f"Secret {AGENT_NAMESPACE}/{name} is cert-manager's",
+                f"its Certificate {holder} would be issued anew over ours",
+                f"cmctl renew --all -n {AGENT_NAMESPACE}; or delete that Certificate and the Secret",
+            )
     for one in make(valid):
         cluster.patch(path_of(one), one, APPLY, fieldManager="faultctl", force="true")
     return datetime.now(UTC) + valid

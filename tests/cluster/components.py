@@ -3,7 +3,7 @@
     components.ensure()      # folder with kube-apiserver, kubelet, kubectl, etcd, ... in it
 
 The build takes some minutes on two cores; it is cached by the content of tests/cluster/kube.
-`python tests/cluster/components.py` builds it beforehand.
+`python tests/cluster/components.py` builds it beforehand, and cert-manager's controllers.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from controller.lab import cache, proc
-from nodeagent.model.errors import Refused
+from gobuild import SOURCES, Module
+
+from controller.lab import proc
 
 HERE = Path(__file__).parent / "kube"
+PROGRAM = "components"
 NAMES = (
     "etcd",
     "kube-apiserver",
@@ -24,8 +26,6 @@ NAMES = (
     "kubectl",
     "kubelet",
 )
-BUILD_TIMEOUT = 3600.0  # seconds; about 6 minutes were measured on two cores beside other work
-SOURCES = ("go.mod", "go.sum", "main.go")
 
 
 def version() -> str:
@@ -46,32 +46,22 @@ def _flags(release: str) -> str:
     return " ".join(flags)
 
 
+def _name_all(out: Path) -> None:
+    for name in NAMES:
+        (out / name).symlink_to(PROGRAM)
+
+
 def ensure(progress: proc.Progress = proc.quiet) -> Path:
     """The folder with all components, built when the cache has none."""
-    recipe = {name: (HERE / name).read_text() for name in SOURCES}
-    key = f"{version()}-{cache.digest({**recipe, 'flags': _flags(version())})}"
-
-    def build(out: Path) -> None:
-        if proc.find("go") is None:
-            raise Refused(
-                "the test cluster needs Go", "its components are built", "install Go 1.26 or newer"
-            )
-        progress(f"building Kubernetes {version()} and etcd (some minutes)")
-        argv = ["nice", "go", "build", "-trimpath", f"-ldflags={_flags(version())}"]
-        env = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"}
-        target = out / "components"
-        proc.run(
-            [*argv, "-o", str(target), "."],
-            timeout=BUILD_TIMEOUT,
-            progress=progress,
-            env=env,
-            cwd=HERE,
-        )
-        for name in NAMES:
-            (out / name).symlink_to(target.name)
-
-    return cache.build_once("kubernetes", key, build, progress)
+    release = version()
+    sources = [HERE / name for name in SOURCES]
+    what = f"Kubernetes {release} and etcd (some minutes)"
+    module = Module("kubernetes", release, PROGRAM, sources, what, _flags(release), _name_all)
+    return module.ensure(progress)
 
 
 if __name__ == "__main__":
+    import certmanager
+
     print(ensure(print))
+    print(certmanager.ensure(print))

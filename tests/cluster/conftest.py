@@ -29,6 +29,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import certmanager
 import components
 import nodedisk
 import pytest
@@ -58,6 +59,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         components.ensure(say)
         if any("cluster" in getattr(item, "fixturenames", ()) for item in mine):
             nodedisk.ensure(say)
+        if any("cert_manager" in getattr(item, "fixturenames", ()) for item in mine):
+            certmanager.ensure(say)
 
 
 @pytest.fixture(scope="session")
@@ -82,6 +85,12 @@ def api(_api: Api) -> Iterator[Api]:
     """The API of the session's cluster; the namespaces that a test has made go with it."""
     yield _api
     _api.sweep()
+
+
+@pytest.fixture(scope="session")
+def cert_manager() -> Path:
+    """The folder with cert-manager's controllers and CRDs: certmanager.CertManager runs them."""
+    return certmanager.ensure()
 
 
 @pytest.fixture(scope="session")

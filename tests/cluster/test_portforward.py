@@ -5,17 +5,13 @@ Only the kubelet is a stand-in (kubelet_kit.py); test_deploy_nodes.py has real o
 
 from __future__ import annotations
 
-import base64
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from control import free_port
+from hostagent import SYSTEM, Agent, manifest, secret
 from kubeapi import Api
 from kubelet_kit import Kubelet
 
@@ -27,37 +23,7 @@ from controller.kube.group import Clients
 from controller.kube.portforward import forward
 from nodeagent.model.errors import Refused, Unreachable
 
-SYSTEM, NODE, POD = "faultctl-system", "forward-node", "faultd-forward"
-CERTS = {"tls.crt": "--tls-cert", "tls.key": "--tls-key", "ca.crt": "--tls-ca"}
-
-
-class Agent:
-    """faultd on loopback; start() after kill() is a successor at another port."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.port = 0
-        self._child: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        self.port = free_port()
-        log = self.home / f"log-{self.port}"
-        argv = [sys.executable, "-m", "nodeagent.main", "--no-modprobe"]
-        argv += ["--state-dir", str(self.home / "state")]
-        argv += ["--listen", f"tcp://127.0.0.1:{self.port}"]
-        for name, option in CERTS.items():
-            argv += [option, str(self.home / name)]
-        with log.open("wb") as sink:
-            self._child = subprocess.Popen(argv, stdout=sink, stderr=sink)
-        end = time.monotonic() + 60
-        while b"ready on" not in log.read_bytes():
-            assert self._child.poll() is None and time.monotonic() < end, log.read_text()
-            time.sleep(0.05)
-
-    def kill(self, number: int = signal.SIGKILL) -> None:
-        assert self._child is not None
-        self._child.send_signal(number)
-        self._child.wait(60)
+NODE, POD = "forward-node", "faultd-forward"
 
 
 @pytest.fixture(scope="module")
@@ -67,23 +33,6 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
     found = Agent(tmp_path_factory.mktemp("agent"))
     yield found
     found.kill(signal.SIGTERM)
-
-
-def manifest(port: int) -> tuple[dict[str, object], ...]:
-    meta = {"name": POD, "namespace": SYSTEM, "labels": {"app.kubernetes.io/name": "faultd"}}
-    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta}
-    ports = [{"name": "grpc", "containerPort": 7443}]
-    spec = {"nodeName": NODE, "containers": [{"name": "faultd", "image": "none", "ports": ports}]}
-    ready = {"type": "Ready", "status": "True"}
-    endpoint = {"kubeletEndpoint": {"Port": port}}
-    address = [{"type": "InternalIP", "address": "127.0.0.1"}]
-    return (
-        node,
-        {**node, "status": {"addresses": address, "daemonEndpoints": endpoint}},
-        {**pod, "spec": spec},
-        {**pod, "status": {"phase": "Running", "podIP": "127.0.0.1", "conditions": [ready]}},
-    )
 
 
 @pytest.fixture(scope="module")
@@ -96,11 +45,9 @@ def way(_api: Api, agent: Agent) -> Iterator[tuple[Cluster, Kubelet]]:
     _api.kubectl("create", "namespace", SYSTEM)
     _api.kubectl("wait", "--for=create", "-n", SYSTEM, "serviceaccount/default", timeout=90)
     deploy_certs.put(cluster)
-    secret = _api.json("get", "secret", "-n", SYSTEM, deploy_certs.AGENT_SECRET)
-    for name in CERTS:
-        (agent.home / name).write_bytes(base64.b64decode(secret["data"][name]))
+    agent.mount(secret(_api, deploy_certs.AGENT_SECRET))
     agent.start()
-    node, node_status, pod, pod_status = manifest(kubelet.port)
+    node, node_status, pod, pod_status = manifest(NODE, POD, kubelet_port=kubelet.port)
     _api.apply(node)
     _api.apply(node_status, subresource="status")
     _api.apply(pod)

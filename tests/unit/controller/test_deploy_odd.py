@@ -10,7 +10,7 @@ import pytest
 from fake_api import FakeApi, fake_api
 
 from controller.cli.main import run
-from controller.kube import deploy, manifests
+from controller.kube import deploy, deploy_certs, manifests
 from controller.kube.client import Cluster
 from controller.kube.deploy import CLEAN, FAULTD, Deployment
 from controller.kube.deploy_status import Rollout
@@ -168,3 +168,17 @@ def test_an_upgrade_to_privileged_is_said(
     lines: list[str] = []
     deploy.upgrade(Deployment(at.cluster, lines.append, 0.0), Options(capabilities=asked))
     assert any("become privileged" in line for line in lines) is told
+
+
+def test_certificates_that_cert_manager_issues_are_not_replaced(api: FakeApi) -> None:
+    """One of the two is enough: it is about to write the other."""
+    where = f"/api/v1/namespaces/{AGENT_NAMESPACE}/secrets/{deploy_certs.AGENT_SECRET}"
+    held = {deploy_certs.CERT_MANAGER: "faultd"}
+    before = api.put(where, {"metadata": {"annotations": held}, "data": {}})
+    with pytest.raises(Refused, match="is cert-manager's") as caught:
+        deploy_certs.put(Cluster(api.kubeconfig()))
+    assert "cmctl renew" in caught.value.hint
+    assert api.objects[where] == before
+    api.put(where, {"data": {}})
+    deploy_certs.put(Cluster(api.kubeconfig()))
+    assert api.objects[where]["data"]["tls.crt"]
