@@ -14,6 +14,9 @@ from controller.records import (
     FaultArmed,
     FaultDropped,
     FaultEnded,
+    FaultLeft,
+    FaultMoved,
+    FaultWaits,
     Record,
     RunEvent,
     Verdict,
@@ -48,11 +51,22 @@ def line_of(record: Record, names: dict[str, str]) -> str:
     if isinstance(record, FaultDropped):
         name = names.get(record.fault, record.fault)
         return f"{head} dropped  {name}: {record.reason}, {record.detail}"
+    if isinstance(record, FaultMoved | FaultWaits | FaultLeft):
+        return f"{head} {_on_its_way(record)}".format(names.get(record.fault, record.fault))
     if isinstance(record, RunEvent) and record.name != "noise-missing":
         where = f" {record.node}" if record.node else ""
         data = " ".join(f"{key}={value}" for key, value in record.data.items())
         return f"{head} {record.name}{where} {data}".rstrip()
     return ""
+
+
+def _on_its_way(record: FaultMoved | FaultWaits | FaultLeft) -> str:
+    if isinstance(record, FaultWaits):
+        return f"waits    {{}}: {record.why}"
+    if isinstance(record, FaultLeft):
+        return f"left     {{}}: {record.node}, {record.reason}"
+    word = "followed" if record.armed else "follows "
+    return f"{word} {{}}: {record.pod} on {record.node} {record.why}"
 
 
 def names_of(core: Core) -> dict[str, str]:

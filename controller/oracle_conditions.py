@@ -110,12 +110,13 @@ def _restarts(condition: Restarts, scene: Scene) -> Finding:
 
 def _agent_alive(scene: Scene) -> Finding:
     stories = scene.history.injected() if scene.fault is None else [scene.fault]
-    parts = [_one_agent(scene, node) for node in sorted({s.planned.node for s in stories})]
+    nodes = {n for s in stories for n in s.nodes(scene.start_ns, scene.end_ns)}
+    parts = [_one_agent(scene, node) for node in sorted(nodes)]
     lost = [s for s in stories if s.ended is not None and s.ended.reason == "agent-lost"]
     parts += [
-        Finding("fail", (f"the agent of {s.planned.node} was killed or died",))
+        Finding("fail", (f"the agent of {s.ended.node} was killed or died",))
         for s in lost
-        if s.ended_ns is not None and s.ended_ns < scene.end_ns
+        if s.ended and s.ended_ns is not None and s.ended_ns < scene.end_ns
     ]
     return logic.join(logic.all_of([p.verdict for p in parts]), parts)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from controller.oracle_history import FaultStory, Series
 from controller.oracle_logic import Finding
 from controller.records import SampleRef
+from controller.records_base import MOVED_AWAY
 
 _WORDS = {
     "reverted": "the orchestrator took it back; nobody repaired it",
@@ -34,12 +35,20 @@ def accepted_remedy(story: FaultStory) -> bool:
     return not (truth and truth.remedies and named) or named in truth.remedies
 
 
+def moved_away(story: FaultStory) -> bool:
+    """Whether it ended because its workload went where it does not follow."""
+    ended = story.ended
+    return ended is not None and ended.reason == "reverted" and ended.by == MOVED_AWAY
+
+
 def routed_ns(story: FaultStory, exposure: Series | None, until_ns: int) -> int | None:
     """Since when nobody could be hit, to the fault's end or a given time; None if not.
 
     The newest stretch of samples without exposure counts, with nothing unknown in it.
     """
     injected = story.injected_ns
+    if moved_away(story) and story.ended_ns is not None and story.ended_ns <= until_ns:
+        return story.ended_ns
     if exposure is None or injected is None:
         return None
     end = until_ns if story.ended_ns is None else min(until_ns, story.ended_ns)

@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from controller.oracle_times import act_ns, node_end_ns, told_act_ns
 from controller.records import (
@@ -16,6 +17,7 @@ from controller.records import (
     FaultBiting,
     FaultDropped,
     FaultEnded,
+    FaultMoved,
     FaultPlanned,
     NodeRecord,
     OperatorAction,
@@ -39,6 +41,15 @@ class FaultStory:
     """When it ended by the node's own clock, which may be before the controller heard of it."""
     act_ns: int | None = None
     """When the act that remedied it was done, as far as it can be told."""
+    moves: tuple[FaultMoved, ...] = ()
+    """The pods that it went to with its workload, those where it was armed."""
+
+    def nodes(self, start_ns: int, end_ns: int) -> tuple[str, ...]:
+        """Where it was in a window, after the last move before it."""
+        first = [m.node for m in self.moves if m.t_ns <= start_ns][-1:]
+        first = first or [self.armed.node if self.armed else self.planned.node]
+        found = [*first, *(m.node for m in self.moves if start_ns < m.t_ns < end_ns)]
+        return tuple(dict.fromkeys(found))
 
     @property
     def id(self) -> str:
@@ -169,13 +180,16 @@ class History:
 
 def _tell(faults: dict[str, FaultStory], record: AnyRecord) -> None:
     """Add what a record says to its fault; of several the first counts, a fault ends once."""
+    if isinstance(record, FaultMoved) and record.armed and record.fault in faults:
+        on = faults[record.fault]
+        faults[record.fault] = replace(on, moves=(*on.moves, record))
     if not isinstance(record, FaultArmed | FaultBiting | FaultEnded | FaultDropped):
         return
     story = faults.get(record.fault)
     if story is None or getattr(story, record.type) is not None:
         return
-    parts = {name: getattr(story, name) for name in ("armed", "biting", "ended", "dropped")}
-    faults[record.fault] = FaultStory(story.planned, **(parts | {record.type: record}))
+    told: dict[str, Any] = {record.type: record}
+    faults[record.fault] = replace(story, **told)
 
 
 @dataclass(frozen=True)

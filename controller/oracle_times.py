@@ -54,7 +54,9 @@ def told_act_ns(
 
 
 def _events(ended: FaultEnded, told: Told) -> Iterable[AgentEvent]:
-    return (r for r in told if isinstance(r, AgentEvent) and r.fault == ended.fault)
+    """What was said where it ended; a fault that moved has ended elsewhere before."""
+    own = (r for r in told if isinstance(r, AgentEvent) and r.fault == ended.fault)
+    return (r for r in own if (r.agent_fault or r.fault) == (ended.agent_fault or ended.fault))
 
 
 def _by_ours(

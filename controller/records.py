@@ -31,7 +31,10 @@ from controller.records_faults import (
     FaultBiting,
     FaultDropped,
     FaultEnded,
+    FaultLeft,
+    FaultMoved,
     FaultPlanned,
+    FaultWaits,
 )
 
 __all__ = [
@@ -50,7 +53,10 @@ __all__ = [
     "FaultBiting",
     "FaultDropped",
     "FaultEnded",
+    "FaultLeft",
+    "FaultMoved",
     "FaultPlanned",
+    "FaultWaits",
     "GroundTruth",
     "NodeRecord",
     "OperatorAction",
@@ -144,6 +150,7 @@ class AgentEvent(Record):
     node: str
     seq: int
     fault: str
+    agent_fault: str = Field(default="", description="its id on the node, if it has moved")
     name: str
     node_ns: int
     node_wall: str
@@ -229,6 +236,9 @@ AnyRecord = Annotated[
     | FaultPlanned
     | FaultArmed
     | FaultBiting
+    | FaultMoved
+    | FaultWaits
+    | FaultLeft
     | FaultEnded
     | FaultDropped
     | SampleRecord
@@ -246,6 +256,9 @@ FILE_OF: dict[str, str] = {
     "planned": "faults.jsonl",
     "armed": "faults.jsonl",
     "biting": "faults.jsonl",
+    "moved": "faults.jsonl",
+    "waits": "faults.jsonl",
+    "left": "faults.jsonl",
     "ended": "faults.jsonl",
     "dropped": "faults.jsonl",
     "sample": "samples.jsonl",

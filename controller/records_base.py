@@ -16,6 +16,9 @@ EndWord = Literal[
 """nodeagent.model.record.EndReason, and `unconfirmed`: the node did not answer any more, so
 that only its own lease is known to end the fault."""
 
+MOVED_AWAY = "moved away"
+"""By what a fault ended that follows its workload on one node only, when that left the node."""
+
 DropWord = Literal[
     "late",  # its start had passed by more than the run allows
     "expired-before-start",  # nothing was left of its life when it could have started

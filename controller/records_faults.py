@@ -39,6 +39,7 @@ class FaultArmed(Record):
     start_ns: int = Field(description="planned start")
     sent_ns: int = Field(description="when the request left; actual start, seen from here")
     taken_over: bool = Field(default=False, description="found armed by a controller that resumed")
+    turn: int = Field(default=0, description="more, if its pod was replaced before the start")
 
 
 class FaultBiting(Record):
@@ -52,6 +53,56 @@ class FaultBiting(Record):
     node_ns: int | None = None
 
 
+class FaultMoved(Record):
+    """A fault that follows its workload is on another pod; it is one fault all the while.
+
+    Written once before its node is asked (armed: False), so that whoever takes the run over
+    looks there too, and once when the node says that it is there.
+    """
+
+    type: Literal["moved"] = "moved"
+    fault: str
+    role: Role
+    node: str
+    armed: bool
+    turn: int = Field(description="0: the pod that was chosen at first; each has its own id")
+    agent_fault: str = Field(description="its id on this node")
+    pod: str = Field(description="NAMESPACE/NAME")
+    uid: str
+    containers: tuple[str, ...] = Field(default=(), description="ids of those that ran")
+    zone: str = ""
+    target_name: str
+    target: dict[str, Any]
+    mechanism: str = ""
+    why: str = ""
+
+
+class FaultWaits(Record):
+    """The pod of a fault that follows is gone, and no other has taken its place yet."""
+
+    type: Literal["waits"] = "waits"
+    fault: str
+    role: Role
+    node: str
+    turn: int = Field(description="that the next pod will have")
+    why: str
+
+
+class FaultLeft(Record):
+    """What a fault that follows was on one pod is no more; the fault itself may go on."""
+
+    type: Literal["left"] = "left"
+    fault: str
+    role: Role
+    node: str
+    turn: int
+    agent_fault: str
+    reason: EndWord
+    by: str = ""
+    evidence: dict[str, Any] = Field(default={})
+    error: str = ""
+
+
 class FaultEnded(Record):
     """Nothing of the fault is left, for exactly one reason."""
 
@@ -62,11 +113,16 @@ class FaultEnded(Record):
     reason: EndWord
     by: str = Field(
         default="",
-        description="plan, remedy NAME, guard NAME, group, stop, interrupt, end, node: who or what "
-        "did it",
+        description="plan, remedy NAME, guard NAME, group, stop, interrupt, end, node, moved away: "
+        "who or what did it",
     )
     node_ns: int | None = None
-    evidence: dict[str, Any] = Field(default={})
+    agent_fault: str = Field(
+        default="", description="its id on the node, if it has moved; of nothing if it waited"
+    )
+    evidence: dict[str, Any] = Field(
+        default={}, description="hits are of all pods it was on, which `places` has one by one"
+    )
     error: str = ""
 
 

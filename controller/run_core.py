@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 
-from controller.run_ledger import Ledger
+from controller.run_moves import Moves
 from controller.run_state import (
     Action,
     Apply,
@@ -26,7 +26,7 @@ from controller.run_state import (
 )
 
 
-class Core(Ledger):
+class Core(Moves):
     """One run's state. Every method returns the actions that follow."""
 
     # --- time ------------------------------------------------------------------------------
@@ -94,7 +94,9 @@ class Core(Ledger):
         start = state.item.start_ns + self.shift_ns
         state.end_ns = state.item.end_ns + self.shift_ns
         late = self.now - start
-        if state.end_ns <= self.now:
+        if state.travel.absent:
+            self.drop(state, "refused", state.travel.absent)
+        elif state.end_ns <= self.now:
             self.drop(state, "expired-before-start", "its planned end has passed")
         elif late > self.settings.late_ns:
             self.drop(state, "late", f"by {late // 1_000_000} ms")
@@ -126,7 +128,7 @@ class Core(Ledger):
         if most is not None and len(live) >= most:
             return f"caps.faults: {len(live)} are live already"
         most = self.settings.max_nodes
-        nodes = {s.item.node for s in live} if most is not None else set()
+        nodes = self.fault_nodes() if most is not None else set()
         if most is not None and state.item.node not in nodes and len(nodes) >= most:
             return f"caps.nodes: {len(nodes)} have faults already"
         return ""
@@ -158,13 +160,15 @@ class Core(Ledger):
 
     def _timer_end(self, key: str) -> list[Action]:
         state = self.states[key]
-        if state.life is Life.ARMED and state.end_ns <= self.now:
+        if state.end_ns <= self.now:
             return self.take_back(state, "plan")
         return []
 
     def _timer_retry(self, key: str) -> list[Action]:
         """Another try at what did not work; past the end of a fault only at its way back."""
         state = self.states[key]
+        if state.parent is not None and state.life is Life.APPLYING:
+            return [Look(state.item)]
         if state.life is Life.APPLYING:
             late = self.now - (state.item.start_ns + self.shift_ns) > self.settings.late_ns
             if late:
@@ -192,8 +196,7 @@ class Core(Ledger):
         actions: list[Action] = []
         members = [s for s in self.order if s.item.whole == key]
         for state in sorted(members, key=lambda s: s.armed_ns or 0, reverse=True):
-            if state.life is Life.ARMED:
-                actions += self.take_back(state, "group")
+            actions += self.take_back(state, "group")
         return actions
 
     def _timer_tend(self, key: str) -> list[Action]:
@@ -214,7 +217,7 @@ class Core(Ledger):
 
     def _timer_settle(self, key: str) -> list[Action]:
         """The run has waited long enough for nodes that do not answer."""
-        for state in list(self.live()):
+        for state in list(self.there()):
             where = f"{state.item.node} did not answer; its lease ends it"
             if state.armed_ns is None and not state.maybe_there:
                 self.drop(state, "unreachable", where)
@@ -245,24 +248,7 @@ class Core(Ledger):
         self.at(self.now + self.settings.settle_ns, "settle", "")
         actions: list[Action] = []
         # The youngest first, as a node reverts its own.
-        for state in sorted(self.live(), key=lambda s: s.armed_ns or 0, reverse=True):
-            if state.life is Life.ARMED:
-                actions += self.take_back(state, self.stopping)
-        return actions
-
-    def take_back(self, state: ItemState, why: str, remedy: str = "") -> list[Action]:
-        """Begin the revert of an armed fault, and of all that are correlated with it."""
-        group = [state]
-        if state.item.group_type == "correlated" and remedy:
-            group += [
-                other
-                for other in self.live()
-                if other.item.group == state.item.group and other is not state
-            ]
-        actions: list[Action] = []
-        for member in group:
-            if member.life is Life.ARMED:
-                member.life, member.why, member.remedy = Life.REVERTING, why, remedy
-                member.tries = 0
-                actions.append(Revert(member.item, remedy))
+        there = [*self.there(), *(s for s in self.moving.values() if not s.maybe_there)]
+        for state in sorted(there, key=lambda s: s.armed_ns or 0, reverse=True):
+            actions += self.take_back(state, self.stopping)
         return actions

@@ -130,7 +130,7 @@ class Effects:
 
     def _one(self, action: Apply | Revert | Look, sent: int) -> tuple[FaultView | None, int]:
         port = self._ports[action.item.node]
-        found = fault_id(self._run, action.item.slot)
+        found = fault_id(self._run, action.item.agent_slot)
         if isinstance(action, Look):
             return look(port, found), sent
         if isinstance(action, Revert):
@@ -139,7 +139,7 @@ class Effects:
 
     def _plan(self, item: PlanItem) -> str:
         _, digest = self._ports[item.node].plan(item.request(self._run))
-        self._digests[item.slot] = digest
+        self._digests[item.agent_slot] = digest
         return digest
 
     def _apply(self, port: NodePort, action: Apply, found: str) -> tuple[FaultView, int]:
@@ -148,14 +148,14 @@ class Effects:
             known = look(port, found)
             if known is not None:
                 return known, self._now()
-        digest = self._digests.pop(item.slot, None) or self._plan(item)
-        self._digests.pop(item.slot, None)
+        digest = self._digests.pop(item.agent_slot, None) or self._plan(item)
+        self._digests.pop(item.agent_slot, None)
         try:
             return self._send(port, action, digest)
         except StalePlan:
             # Another fault changed the node since; a plan of this moment counts.
             digest = self._plan(item)
-            self._digests.pop(item.slot, None)
+            self._digests.pop(item.agent_slot, None)
             return self._send(port, action, digest)
 
     def _send(self, port: NodePort, action: Apply, digest: str) -> tuple[FaultView, int]:

@@ -19,6 +19,7 @@ from controller.records import (
     FaultArmed,
     FaultDropped,
     FaultEnded,
+    FaultLeft,
     FaultPlanned,
     NodeRecord,
     Record,
@@ -91,6 +92,8 @@ def finish(folder: Path, stopped: str) -> Outcome:
             outcome.ended[record.reason] += 1
         elif isinstance(record, FaultDropped) and record.role == "fault":
             outcome.dropped[record.reason] += 1
+        elif isinstance(record, FaultLeft) and record.reason == "unconfirmed":
+            outcome.ended["unconfirmed"] += 1
     with Recorder.resume(folder) as recorder:
         now = boottime_ns() - header.origin_boottime_ns
         outcome.verdicts = _metastable(folder, experiment_of(folder).experiment, faults, now)

@@ -34,6 +34,10 @@ class Ledger:
             state = ItemState(item, fault_id(settings.run, item.slot), end_ns=item.end_ns)
             self.states[state.id] = state
         self.order = list(self.states.values())
+        self.on_agent = dict(self.states)
+        """By the id on its node: one that has moved has others than its first."""
+        self.moving: dict[str, ItemState] = {}
+        """Faults that follow and may be on no node just now."""
         self.nodes = {item.node: NodeState(item.node) for item in plan.items}
         of_node: dict[str, set[str]] = {name: set() for name in self.nodes}
         for state in self.order:
@@ -71,17 +75,34 @@ class Ledger:
         return self.started and over and self._open == 0
 
     def id_of(self, item: PlanItem) -> str:
-        """The fault id of a planned item."""
-        return fault_id(self.settings.run, item.slot)
+        """Its fault's id on its node."""
+        return fault_id(self.settings.run, item.agent_slot)
+
+    def has(self, state: ItemState, agent_id: str) -> bool:
+        """Whether a fault has this id on a node now, and not that of an earlier turn."""
+        return self.id_of(state.item) == agent_id
 
     def ids_of(self, node: str) -> frozenset[str]:
-        """The ids of all planned faults of a node."""
+        """The ids of all faults that are planned for a node, or have moved there."""
         return self._ids_of[node]
 
-    def live(self) -> Iterator[ItemState]:
-        """Faults and noise that are, or may be, on a node."""
+    def register(self, state: ItemState) -> None:
+        """It has another id or node than it was planned with."""
+        found, name = self.id_of(state.item), state.item.node
+        self.on_agent[found] = state
+        if name not in self.nodes:
+            self.nodes[name] = NodeState(name)
+        self._ids_of[name] = self._ids_of.get(name, frozenset()) | {found}
+
+    def there(self) -> Iterator[ItemState]:
+        """All that is, or may be, on a node."""
         for node in self.nodes.values():
             yield from node.live.values()
+
+    def live(self) -> Iterator[ItemState]:
+        """Faults and noise that are, or may be, on a node, or wait for their next pod."""
+        yield from (s for s in self.there() if s.parent is None and s.life is not Life.MOVING)
+        yield from self.moving.values()
 
     # --- timers ------------------------------------------------------------------------------
 
@@ -92,7 +113,7 @@ class Ledger:
     def bring(self, state: ItemState) -> None:
         """It is, or may be, on its node: which is looked after from now on."""
         node = self.nodes[state.item.node]
-        node.live[state.id] = state
+        node.live[self.id_of(state.item)] = state
         self._watch(node, self.now + self.settings.poll_ns)
 
     def measure(self, name: str, until: int) -> None:
@@ -126,7 +147,7 @@ class Ledger:
                 {
                     "t_ns": self.now,
                     "wall": self.wall(),
-                    "fault": state.id,
+                    "fault": state.root.id,
                     "role": item.role,
                     "node": item.node,
                     **fields,
@@ -147,13 +168,14 @@ class Ledger:
             start_ns=start,
             sent_ns=sent_ns,
             taken_over=taken_over,
+            turn=state.item.turn,
         )
         self.at(state.end_ns, "end", state.id)
 
     def biting(self, state: ItemState, hits: int, node_ns: int | None) -> None:
         """First evidence."""
-        if not state.biting:
-            state.biting = True
+        if not state.root.biting:
+            state.root.biting = True
             self.record(FaultBiting, state, hits=hits, node_ns=node_ns)
 
     def drop(self, state: ItemState, reason: str, detail: str) -> None:
@@ -175,7 +197,7 @@ class Ledger:
 
     def lacks(self, state: ItemState, why: str) -> None:
         """It was not armed: those that are armed with it or not at all are taken back."""
-        whole = state.item.whole
+        whole = state.item.whole if state.parent is None else ""
         if whole and whole not in self.broken and not self.stopping:
             self.broken[whole] = f"{state.item.slot} was not armed ({why})"
             self.at(self.now, "lacking", whole)
@@ -188,4 +210,9 @@ class Ledger:
         """It is over; without a record."""
         state.life = life
         self._open -= 1
-        self.nodes[state.item.node].live.pop(state.id, None)
+        self.moving.pop(state.id, None)
+        self.off(state)
+
+    def off(self, state: ItemState) -> None:
+        """It is on no node."""
+        self.nodes[state.item.node].live.pop(self.id_of(state.item), None)

@@ -22,6 +22,7 @@ from controller.records import (
     SampleRecord,
     Submission,
 )
+from controller.records_base import MOVED_AWAY
 from controller.run_core import Core
 from controller.run_state import Action, ItemState, Life
 
@@ -75,7 +76,8 @@ class Measuring:
             elif isinstance(record, FaultArmed) and record.role == "fault":
                 self._armed[record.fault] = record.t_ns
             elif isinstance(record, FaultEnded) and record.role == "fault":
-                self._ended[record.fault] = (record.t_ns, record.reason)
+                away = record.by == MOVED_AWAY
+                self._ended[record.fault] = (record.t_ns, "remedied" if away else record.reason)
             elif isinstance(record, Submission) and record.kind == "mitigation" and record.accepted:
                 self._words.append(record)
 

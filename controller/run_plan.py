@@ -49,6 +49,16 @@ class PlanItem(BaseModel):
     to_the_end: bool = Field(default=False, description="lives until the run ends")
     truth: GroundTruth | None = None
     remedies: tuple[str, ...] = ()
+    follow: Literal["", "move", "stay"] = Field(
+        default="", description="whether it goes with its workload to the pod that comes next"
+    )
+    turn: int = Field(default=0, exclude=True)
+    """How many pods it was on before this one; no matter of the plan."""
+
+    @property
+    def agent_slot(self) -> str:
+        """What its id on its node is derived from: an agent takes an id once."""
+        return f"{self.slot}~{self.turn}" if self.turn else self.slot
 
     @property
     def hard_end(self) -> timedelta:
@@ -58,7 +68,7 @@ class PlanItem(BaseModel):
     def request(self, run: str) -> FaultRequest:
         """What the node is asked; neutral words only, the node shows them to anybody."""
         return FaultRequest(
-            id=fault_id(run, self.slot),
+            id=fault_id(run, self.agent_slot),
             kind=self.kind,
             target=self.target,
             spec=self.spec,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
 from controller.records import (
     AnyRecord,
@@ -10,10 +11,13 @@ from controller.records import (
     FaultBiting,
     FaultDropped,
     FaultEnded,
+    FaultLeft,
+    FaultMoved,
+    FaultWaits,
     RunEvent,
 )
 from controller.run_core import Core
-from controller.run_state import Action, ItemState, Life, Look
+from controller.run_state import Action, ItemState, Life, Look, Travel
 
 
 def restore(
@@ -38,7 +42,13 @@ def restore(
     for state in core.order:
         if state.life.final or state.item.start_ns > moment:
             continue
-        actions.append(_look(core, state))
+        if state.life is Life.MOVING:
+            core.at(state.end_ns, "end", state.id)
+            actions += core.seek(state)
+        else:
+            actions.append(_look(core, state))
+        for old in list(state.travel.remnants):
+            actions += core.retire(old, "it has moved")
     core.skip_to(moment)
     if core.stopping:
         actions += core.stop(now, core.stopping)
@@ -71,20 +81,95 @@ def _events(core: Core, events: Iterable[AnyRecord]) -> None:
 
 
 def _faults(core: Core, records: Iterable[AnyRecord]) -> None:
+    trails: dict[str, _Trail] = {}
     for record in records:
         state = core.states.get(getattr(record, "fault", ""))
         if state is None:
             continue
-        if isinstance(record, FaultArmed):
-            state.life, state.armed_ns, state.sent_ns = Life.ARMED, record.t_ns, record.sent_ns
-            shift = record.start_ns - state.item.start_ns
-            state.end_ns = state.item.end_ns + shift
-        elif isinstance(record, FaultBiting):
-            state.biting = True
-        elif isinstance(record, FaultEnded):
-            core.close(state, Life.ENDED)
-            if record.reason == "apply-failed":
-                core.lacks(state, record.reason)
-        elif isinstance(record, FaultDropped):
-            core.close(state, Life.DROPPED)
-            core.lacks(state, f"{record.reason}, {record.detail}")
+        if isinstance(record, FaultMoved | FaultWaits | FaultLeft):
+            trails.setdefault(state.id, _Trail()).note(record)
+            continue
+        _fault(core, state, record)
+        if isinstance(record, FaultArmed) and state.item.follow:
+            trails.setdefault(state.id, _Trail()).first = record.turn
+    for fault, trail in trails.items():
+        if not core.states[fault].life.final:
+            _set_out(core, core.states[fault], trail)
+
+
+def _fault(core: Core, state: ItemState, record: AnyRecord) -> None:
+    if isinstance(record, FaultArmed):
+        state.life, state.armed_ns, state.sent_ns = Life.ARMED, record.t_ns, record.sent_ns
+        shift = record.start_ns - state.item.start_ns
+        state.end_ns = state.item.end_ns + shift
+    elif isinstance(record, FaultBiting):
+        state.biting = True
+    elif isinstance(record, FaultEnded):
+        core.close(state, Life.ENDED)
+        if record.reason == "apply-failed":
+            core.lacks(state, record.reason)
+    elif isinstance(record, FaultDropped):
+        core.close(state, Life.DROPPED)
+        core.lacks(state, f"{record.reason}, {record.detail}")
+
+
+# --- faults that follow their workload ---------------------------------------------------------
+
+
+@dataclass
+class _Trail:
+    """The pods that a fault was on, by turn."""
+
+    moved: dict[int, FaultMoved] = field(default_factory=dict)
+    left: dict[int, FaultLeft] = field(default_factory=dict)
+    waits: int = -1
+    first: int = -1
+    """On which it was armed at first."""
+
+    def note(self, record: FaultMoved | FaultWaits | FaultLeft) -> None:
+        if isinstance(record, FaultMoved):
+            self.moved[record.turn] = record
+        elif isinstance(record, FaultLeft):
+            self.left[record.turn] = record
+        else:
+            self.waits = record.turn
+
+
+def _set_out(core: Core, state: ItemState, trail: _Trail) -> None:
+    """The fault where it is, and what may be left of it where it was: that is taken back, since
+    nobody has looked meanwhile whether those pods are still there."""
+    for left in trail.left.values():
+        hits = int(left.evidence.get("hits", 0))
+        place = {"turn": left.turn, "node": left.node, "reason": left.reason, "hits": hits}
+        state.travel.places.append(place)
+    injected = trail.first >= 0
+    turn = max([trail.waits, trail.first, *trail.moved])
+    gone = {*trail.left, turn}
+    for earlier in sorted({trail.first, *trail.moved} - gone) if injected else ():
+        if earlier >= trail.first:
+            core.remnant(_there(state, trail.moved.get(earlier), earlier == trail.first))
+    state.item = state.item.model_copy(update={"turn": turn})
+    moved = trail.moved.get(turn)
+    if moved is not None:
+        here = _there(state, moved, turn == trail.first)
+        state.item, state.travel = here.item, here.travel
+    core.register(state)
+    if injected and turn != trail.first and not (moved and moved.armed):
+        state.life, state.maybe_there = Life.MOVING, moved is not None
+        core.moving[state.id] = state
+        if moved is not None:
+            core.hunt(state)
+            core.bring(state)
+
+
+def _there(state: ItemState, moved: FaultMoved | None, first: bool) -> ItemState:
+    """The fault as it was, or may have been, on one of its pods."""
+    if moved is None:
+        return replace(state, life=Life.ARMED, travel=Travel())
+    names = ("node", "zone", "target_name", "target", "turn")
+    item = state.item.model_copy(update={name: getattr(moved, name) for name in names})
+    travel = replace(state.travel, pod=moved.pod, uid=moved.uid, containers=moved.containers,
+                     why=moved.why)  # fmt: skip
+    return replace(
+        state, item=item, travel=travel, life=Life.ARMED if moved.armed else Life.APPLYING
+    )

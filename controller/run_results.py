@@ -6,7 +6,7 @@ node is asked again, under the same id, until it says what it has.
 
 from __future__ import annotations
 
-from controller.records import AgentEvent, ClockOffset
+from controller.records import ClockOffset
 from controller.run_core import Core
 from controller.run_state import (
     Action,
@@ -23,7 +23,7 @@ from controller.run_state import (
     TooLate,
     backoff,
 )
-from nodeagent.model.errors import FaultError, StalePlan, UnknownFault, Unreachable
+from nodeagent.model.errors import FaultError, InvalidSpec, StalePlan, UnknownFault, Unreachable
 
 CLOCK_EVERY_NS = 60_000_000_000
 MAX_REPLANS = 3
@@ -47,9 +47,11 @@ class Results:
         self._reached(core.nodes[action.item.node], done)
         if isinstance(action, Prepare):
             return []
-        state = core.states[core.id_of(action.item)]
-        if state.life.final:
+        state = core.on_agent[core.id_of(action.item)]
+        if state.life.final or not core.has(state, core.id_of(action.item)):
             return []
+        if state.life is Life.MOVING:
+            return self._arriving(state, done)
         if isinstance(action, Apply):
             return self._applied(state, done)
         if isinstance(action, Revert):
@@ -97,23 +99,11 @@ class Results:
         for event in done.events:
             node.after = max(node.after, event.seq)
             if event.fault in action.ids:
-                core.emit(
-                    AgentEvent(
-                        t_ns=core.now,
-                        wall=core.wall(),
-                        node=node.name,
-                        seq=event.seq,
-                        fault=event.fault,
-                        name=event.name,
-                        node_ns=event.node_ns,
-                        node_wall=event.wall,
-                        data=event.data,
-                    )
-                )
+                core.told(node.name, event)
         actions: list[Action] = []
         for view in done.views:
-            state = core.states.get(view.id)
-            if state is not None and not state.life.final:
+            state = core.on_agent.get(view.id)
+            if state is not None and not state.life.final and core.has(state, view.id):
                 actions += self.seen(state, view, done.sent_ns)
         return actions
 
@@ -127,6 +117,8 @@ class Results:
         if isinstance(error, Unreachable):
             core.retry(state)
             return []
+        if state.life is not Life.APPLYING:
+            return [Look(state.item)]
         if isinstance(error, StalePlan) and state.tries < MAX_REPLANS and not core.stopping:
             core.retry(state)
             return []
@@ -139,6 +131,23 @@ class Results:
             return [Look(state.item)]
         core.drop(state, "refused", _one_line(error))
         return []
+
+    def _arriving(self, state: ItemState, done: Done) -> list[Action]:
+        """What came of a try to hit the next pod, or of a look at it."""
+        core, error = self._core, done.error
+        state.travel.asked = False
+        if error is None and done.views:
+            return self.seen(state, done.views[0], done.sent_ns)
+        if error is None:
+            return core.not_there(state, "its node has never heard of it")
+        state.last_error = _one_line(error)
+        if isinstance(error, Unreachable):
+            core.no_answer(state)
+            return []
+        hopeless = isinstance(error, InvalidSpec)
+        return core.not_there(
+            state, state.last_error, used=error.code == "backend", hopeless=hopeless
+        )
 
     def _reverted(self, state: ItemState, done: Done) -> list[Action]:
         core, error = self._core, done.error
@@ -168,7 +177,7 @@ class Results:
                 core.drop(state, "unreachable", state.last_error)
             else:
                 core.drop(state, "group", core.unwhole(state))
-        elif core.stopping or state.end_ns <= core.now:
+        elif state.parent is not None or core.stopping or state.end_ns <= core.now:
             if state.last_error:
                 core.drop(state, "unreachable", state.last_error)
             elif core.stopping and state.end_ns > core.now:
@@ -182,26 +191,52 @@ class Results:
     def seen(self, state: ItemState, view: FaultView, sent_ns: int) -> list[Action]:
         """The node says what it has of a fault."""
         core = self._core
+        if state.life is Life.MOVING:
+            undecided = self._landing(state, view)
+            if undecided is not None:
+                return undecided
         if view.state == "ended":
             return self._ended(state, view)
         if view.state != "armed":
             core.retry(state)
             return []
-        if state.life in (Life.APPLYING, Life.WAITING):
+        if state.parent is not None and state.life is Life.APPLYING:
+            state.life = Life.ARMED
+        elif state.life in (Life.APPLYING, Life.WAITING):
             core.armed(state, view.mechanism, sent_ns, core.took_over and state.sent_ns is None)
         if view.biting:
             core.biting(state, view.hits, view.first_hit_ns)
         if state.life is Life.REVERTING:
             core.retry(state)
-        elif core.stopping:
-            return core.take_back(state, core.stopping)
-        elif state.end_ns <= core.now:
-            return core.take_back(state, "plan")
-        elif core.unwhole(state):
-            return core.take_back(state, "group")
-        elif core.unwelcome(state):
-            return core.take_back(state, "oracle-window")
-        return []
+            return []
+        unwanted = self._unwanted(state)
+        return core.take_back(state, *unwanted) if unwanted else core.catch_up(state)
+
+    def _landing(self, state: ItemState, view: FaultView) -> list[Action] | None:
+        """The node of the next pod has it; None: it is, or was, armed there."""
+        core = self._core
+        if view.state not in ("ended", "armed"):
+            core.no_answer(state)
+            return []
+        if view.state == "ended" and state.travel.asked:
+            return []  # the answer decides
+        if view.end_reason == "apply-failed":
+            return core.not_there(state, "it could not be applied", used=True)
+        core.arrived(state, view.mechanism)
+        return None
+
+    def _unwanted(self, state: ItemState) -> tuple[str, str] | None:
+        """Why an armed fault has to end now, and by which remedy."""
+        core = self._core
+        if core.stopping:
+            return core.stopping, ""
+        if state.travel.doom:
+            return state.travel.doom
+        if state.end_ns <= core.now:
+            return "plan", ""
+        if core.unwhole(state):
+            return "group", ""
+        return ("oracle-window", "") if core.unwelcome(state) else None
 
     def _ended(self, state: ItemState, view: FaultView) -> list[Action]:
         core = self._core
@@ -211,17 +246,35 @@ class Results:
         if view.biting:
             core.biting(state, view.hits, view.first_hit_ns)
         others: list[Action] = []
-        if view.end_reason == "remedied":
+        reason = view.end_reason or "unconfirmed"
+        if state.item.follow and state.parent is None and reason == "remedied":
+            reason = self._remedied(state)
+            if reason in ("", "vanished"):
+                return core.vanish(state) if reason else []
+        if state.parent is not None:
+            state.why = state.why or "node"
+        elif reason == "remedied":
             state.why = f"remedy {state.remedy}" if state.remedy else "remedy"
             others = core.take_back(
                 state, state.why, state.remedy or "the common cause was remedied"
             )
-        elif view.end_reason == "expired" and state.end_ns <= core.now + core.settings.skew_ns:
+        elif reason == "expired" and state.end_ns <= core.now + core.settings.skew_ns:
             state.why = "plan"
-        elif view.end_reason != "reverted":
+        elif reason != "reverted":
             state.why = "node"
-        core.finish(state, view.end_reason or "unconfirmed", evidence=view.evidence)
+        core.finish(state, reason, evidence=view.evidence)
         return others
+
+    def _remedied(self, state: ItemState) -> str:
+        """What it is that the node of a fault that follows calls a remedy: remedied; vanished, if
+        its target went with its pod; empty, as long as that is not known."""
+        travel = state.travel
+        if state.remedy:
+            return "remedied"
+        if state.life is not Life.ARMED:
+            return "reverted" if travel.leaving else "remedied"
+        found = self._core.vanished(state)
+        return {True: "vanished", False: "remedied", None: ""}[found]
 
 
 def _one_line(error: FaultError) -> str:

@@ -17,6 +17,8 @@ class Life(StrEnum):
     APPLYING = "applying"
     """Its request is under way, or may have arrived without an answer."""
     ARMED = "armed"
+    MOVING = "moving"
+    """Its pod is gone or goes: it waits for the next one, or is being armed there."""
     REVERTING = "reverting"
     ENDED = "ended"
     DROPPED = "dropped"
@@ -140,12 +142,70 @@ class Done:
 # --- what the core knows -----------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Place:
+    """A pod that a fault is to hit next: where it is, and as its agent is asked for it."""
+
+    node: str
+    zone: str
+    target_name: str
+    target: dict[str, Any]
+    pod: str
+    uid: str
+    containers: tuple[str, ...] = ()
+    why: str = ""
+    cut: bool = False
+    """What it was bound to before is gone already: a container of the same pod."""
+
+
+@dataclass
+class Travel:
+    """Where a fault that follows its workload is on its way."""
+
+    pod: str = ""
+    uid: str = ""
+    containers: tuple[str, ...] = ()
+    why: str = ""
+    leaving: bool = False
+    """Its pod is being deleted or has completed, and all that goes with it."""
+    absent: str = ""
+    """Before its start: why it has no pod."""
+    next: Place | None = None
+    """Where it goes once it is known that it was armed at first."""
+    gone: list[tuple[str, str]] = field(default_factory=list)
+    """Pods that went meanwhile: (uid, why)."""
+    remnants: list[ItemState] = field(default_factory=list)
+    """What it still is on pods that it was on before."""
+    hunting: bool = False
+    """The next pod is known, and is to be hit as soon as that can be."""
+    fresh: bool = False
+    """Its turn has been given to no pod yet."""
+    asked: bool = False
+    """Its node's answer is awaited."""
+    seek_ns: int | None = None
+    give_up_ns: int = 0
+    doom: tuple[str, str] | None = None
+    """(by whom or what it ends, remedy), as soon as it is known that it is nowhere."""
+    ending: tuple[str, dict[str, Any]] | None = None
+    """Its end, once nothing of it is left on earlier pods."""
+    doubt_ns: int | None = None
+    """Until then it may turn out that its target went with its pod."""
+    told: bool = False
+    """The node's own words about its end have come."""
+    target_gone: bool = False
+    """They say that its target is gone, by whatever."""
+    places: list[dict[str, Any]] = field(default_factory=list)
+    """What became of it on each earlier pod."""
+
+
 @dataclass
 class ItemState:
-    """One planned fault; times from the origin."""
+    """One planned fault, or what is left of one on a pod that it followed away from (`parent`);
+    times from the origin."""
 
     item: PlanItem
     id: str
+    """Of the fault in the record, whatever pod it is on; Core.id_of has that on its node."""
     life: Life = Life.WAITING
     end_ns: int = 0
     """When its life ends by plan; fixed when it is applied."""
@@ -159,6 +219,13 @@ class ItemState:
     remedy: str = ""
     last_error: str = ""
     passes: dict[str, int] = field(default_factory=dict)
+    parent: ItemState | None = None
+    travel: Travel = field(default_factory=Travel)
+
+    @property
+    def root(self) -> ItemState:
+        """The fault itself."""
+        return self if self.parent is None else self.parent
 
 
 @dataclass
