@@ -127,7 +127,8 @@ def install(access: Access, /, timeout: str, valid: str, **values: Any) -> None:
 def upgrade(access: Access, /, timeout: str, revert: bool, **values: Any) -> None:
     """Change the agents, node by node; refuses while faults are armed.
 
-    Image, pull policy and nodes stay as they are unless they are named.
+    Image, pull policy and nodes stay as they are unless they are named; nodes that get no agent any
+    more are cleaned.
     """
     from controller.kube.deploy import upgrade as work
 
@@ -154,7 +155,7 @@ def uninstall(access: Access, image: str, timeout: str, revert: bool) -> None:
 @click.pass_obj
 def status(access: Access, output: str) -> int:
     """Show every node's agent; exit 4 unless all are sound."""
-    from controller.kube.deploy import status as ask
+    from controller.kube.deploy_health import status as ask
 
     found = ask(access.cluster())
     if output != "table":

@@ -7,15 +7,15 @@ first. The last act of an uninstall is a DaemonSet that cleans every node (nodea
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
 
-from controller.kube import deploy_certs
+from controller.kube import deploy_certs, deploy_left
 from controller.kube.agents import Access, Agents
 from controller.kube.answers import ApiPath
 from controller.kube.client import APPLY, Cluster
+from controller.kube.deploy_left import Selector
 from controller.kube.deploy_status import PodState, Rollout, not_ready, pod_state, rollout
 from controller.kube.group import Clients, Failure
 from controller.kube.manifests import Object, Options, cleaning, installed, path_of
@@ -80,7 +80,8 @@ def install(at: Deployment, options: Options, valid: timedelta = deploy_certs.VA
 def upgrade(at: Deployment, options: Options, *, revert: bool = False) -> Rollout:
     """Change an installation, node by node. Raises Refused while faults are armed.
 
-    What the options leave open (image, pull policy, nodes) stays as it is.
+    What the options leave open (image, pull policy, nodes) stays as it is. Nodes that are chosen no
+    more are cleaned; if that fails, the DaemonSet remembers them for the next time.
     """
     present = daemonset(at.cluster)
     if present is None:
@@ -88,8 +89,14 @@ def upgrade(at: Deployment, options: Options, *, revert: bool = False) -> Rollou
     quiet(at, revert=revert)
     if not options.capabilities and not _privileged(present):
         at.progress("the agents become privileged; --capabilities keeps them as they are")
-    _apply(at, installed(_kept(present, options)))
-    return wait(at)
+    options = _kept(present, options)
+    left = deploy_left.left(present, options)
+    _apply(at, deploy_left.marked(options, left))
+    done = wait(at)
+    _leave(at, options, left)
+    if left:
+        _apply(at, deploy_left.marked(options, ()))
+    return done
 
 
 def uninstall(at: Deployment, options: Options, *, revert: bool = False) -> None:
@@ -101,6 +108,7 @@ def uninstall(at: Deployment, options: Options, *, revert: bool = False) -> None
     if present is not None:
         quiet(at, revert=revert)
         options = _kept(present, options)
+        _leave(at, options, deploy_left.left(present, options))
         at.progress("ending the agents")
         _end(at, FAULTD)
     elif cleaner is not None:
@@ -159,47 +167,6 @@ def armed(cluster: Cluster) -> tuple[dict[str, list[str]], list[Failure]]:
     return {node: [fault.id for fault in found] for node, found in done.items() if found}, failed
 
 
-@dataclass(frozen=True)
-class NodeStatus:
-    """What is known of one node's agent."""
-
-    pod: PodState
-    version: str = ""
-    guardian: str = ""
-    faults: int = 0
-    error: str = ""
-
-    @property
-    def sound(self) -> bool:
-        """Whether it runs, answers, and has its guardian."""
-        return self.pod.ready and not self.error and self.guardian.startswith("running")
-
-
-def status(cluster: Cluster) -> list[NodeStatus]:
-    """Every node's agent, asked. Raises Refused when faultctl is not installed."""
-    if daemonset(cluster) is None:
-        raise Refused("faultctl is not installed in this cluster", "", "faultctl deploy install")
-    found = pods(cluster)
-    ready = {one.node: one for one in found if one.ready}
-    told: Mapping[str, NodeStatus] = {}
-    failed: list[Failure] = []
-    if ready:
-        with Agents(cluster, Access(forward=forward)) as agents, Clients(agents) as clients:
-
-            def ask(node: str, agent: Any) -> NodeStatus:
-                reply, _ = agent.describe()
-                faults = len(agent.faults(active_only=True))
-                return NodeStatus(ready[node], reply.agent_version, reply.guardian, faults)
-
-            told, failed = clients.everywhere(ready, ask)
-    errors = {one.node: str(one.error) for one in failed}
-    return [
-        told[one.node] if one.ready and one.node in told
-        else NodeStatus(one, error=errors.get(one.node, one.why))
-        for one in found
-    ]  # fmt: skip
-
-
 def wait(at: Deployment, name: str = FAULTD, again: str = AGAIN) -> Rollout:
     """Wait until a DaemonSet has a ready pod on every node. Raises Unreachable, Refused.
 
@@ -249,6 +216,15 @@ def _apply(at: Deployment, objects: list[Object]) -> None:
         path = path_of(one)
         at.cluster.patch(path, one, APPLY, fieldManager="faultctl", force="true")
         at.progress(f"{path.resource}/{path.name}")
+
+
+def _leave(at: Deployment, options: Options, left: Sequence[Selector]) -> None:
+    """Clean the nodes that an upgrade has taken the agents off."""
+    for one in left:
+        at.progress(f"cleaning nodes that have no agent any more, of {deploy_left.text(one)}")
+        _apply(at, deploy_left.cleaning_left(options, one))
+        wait(at, CLEAN)
+        _end(at, CLEAN)
 
 
 def _end(at: Deployment, name: str) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cluster import FAULTCTL
 from kubeapi import Api
+
+from controller.kube import deploy_left
+from controller.kube.manifests import Options
 
 KINDS = "namespaces,priorityclasses,clusterroles,clusterrolebindings"
 
@@ -95,3 +100,31 @@ def test_an_api_server_that_is_not_there_is_exit_4(empty: Api, tmp_path: Path) -
     config = tmp_path / "kubeconfig"
     config.write_text(text)
     assert faultctl(config, "deploy", "status").returncode == 4
+
+
+def test_the_nodes_that_an_upgrade_leaves_are_those_that_are_cleaned(empty: Api) -> None:
+    """By the DaemonSet controller's own reading of selector and affinity."""
+    labels = {"left-a": {}, "left-b": {"pool": "x"}, "left-c": {"pool": "chaos"}, "left-d": {}}
+    for name, more in labels.items():
+        system = {} if name == "left-d" else {"kubernetes.io/os": "linux"}
+        meta = {"name": name, "labels": {**system, **more}}
+        empty.apply({"apiVersion": "v1", "kind": "Node", "metadata": meta})
+    empty.kubectl("create", "namespace", "faultctl-system")
+    options = Options(nodes=(("pool", "chaos"),))
+    (cleaner,) = deploy_left.cleaning_left(options, {"kubernetes.io/os": "linux"})
+    argv = ["apply", "--server-side", "--validate=strict", "-f", "-"]
+    empty.kubectl(*argv, stdin=json.dumps(cleaner))
+    where = ("-n", "faultctl-system")
+    empty.kubectl("wait", "--for=jsonpath={.status.desiredNumberScheduled}=2",
+                  "daemonset/faultd-clean", *where)  # fmt: skip
+    chosen = "{.items[*].spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
+    chosen += ".nodeSelectorTerms[0].matchFields[0].values[0]}"
+    end = time.monotonic() + 30
+    while True:
+        found = empty.kubectl("get", "pods", *where, "-o", f"jsonpath={chosen}").stdout.split()
+        if len(found) >= 2:
+            break
+        assert time.monotonic() < end
+        time.sleep(0.2)
+    empty.kubectl("delete", "node", *labels)
+    assert sorted(found) == ["left-a", "left-b"]

@@ -10,7 +10,7 @@ import pytest
 from fake_api import FakeApi, fake_api
 
 from controller.cli.main import run
-from controller.kube import deploy, deploy_certs, manifests
+from controller.kube import deploy, deploy_certs, deploy_left, manifests
 from controller.kube.client import Cluster
 from controller.kube.deploy import CLEAN, FAULTD, Deployment
 from controller.kube.deploy_status import Rollout
@@ -182,3 +182,85 @@ def test_certificates_that_cert_manager_issues_are_not_replaced(api: FakeApi) ->
     api.put(where, {"data": {}})
     deploy_certs.put(Cluster(api.kubeconfig()))
     assert api.objects[where]["data"]["tls.crt"]
+
+
+# --- other nodes --------------------------------------------------------------------
+
+
+CHAOS = (("pool", "chaos"),)
+ALL = {"kubernetes.io/os": "linux"}
+
+
+@pytest.fixture
+def cleaners(api: FakeApi) -> list[dict[str, Any]]:
+    """The pod templates of all DaemonSets that clean, as they are applied."""
+    found: list[dict[str, Any]] = []
+    before = api.put
+
+    def put(path: str, data: dict[str, Any], event: str = "") -> dict[str, Any]:
+        if path == f"{SETS}/{CLEAN}":
+            found.append(data["spec"]["template"]["spec"])
+        return before(path, data, event)
+
+    api.put = put  # type: ignore[method-assign]
+    return found
+
+
+def remembered(api: FakeApi) -> str:
+    meta = api.objects[f"{SETS}/{FAULTD}"]["metadata"]
+    return str(meta.get("annotations", {}).get(deploy_left.ANNOTATION, ""))
+
+
+def test_nodes_that_an_upgrade_leaves_are_cleaned_by_it(
+    api: FakeApi, at: Deployment, waited: list[str], cleaners: list[dict[str, Any]]
+) -> None:
+    installed(api)
+    deploy.upgrade(at, Options(nodes=CHAOS))
+    assert waited == [FAULTD, CLEAN]
+    (spec,) = cleaners
+    assert spec["nodeSelector"] == ALL
+    assert spec["containers"][0]["image"] == "me/x:1"
+    required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    expression = {"key": "pool", "operator": "NotIn", "values": ["chaos"]}
+    assert required == {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    assert remembered(api) == "" and f"{SETS}/{CLEAN}" not in api.objects
+
+
+def test_nodes_that_could_not_be_cleaned_are_remembered_for_the_uninstall(
+    api: FakeApi,
+    at: Deployment,
+    monkeypatch: pytest.MonkeyPatch,
+    cleaners: list[dict[str, Any]],
+) -> None:
+    done = Rollout(1, 1, 1, True)
+
+    def late(at: Deployment, name: str = FAULTD, again: str = "") -> Rollout:
+        if name == CLEAN:
+            raise Unreachable("not done within 0s")
+        return done
+
+    installed(api)
+    monkeypatch.setattr(deploy, "wait", late)
+    for pool in ("chaos", "other", "other"):
+        with pytest.raises(Unreachable):
+            deploy.upgrade(at, Options(nodes=(("pool", pool),)))
+    assert remembered(api) == "kubernetes.io/os=linux;kubernetes.io/os=linux,pool=chaos"
+    monkeypatch.setattr(deploy, "wait", lambda *_, **__: done)
+    cleaners.clear()
+    deploy.uninstall(at, Options())
+    chaos, other = ({**ALL, "pool": pool} for pool in ("chaos", "other"))
+    assert [one["nodeSelector"] for one in cleaners] == [ALL, chaos, other]
+    assert ["affinity" in one for one in cleaners] == [True, True, False]
+
+
+@pytest.mark.parametrize("nodes", [(), CHAOS, (("kubernetes.io/os", "linux"),)])
+def test_an_upgrade_that_leaves_no_node_cleans_none(
+    api: FakeApi,
+    at: Deployment,
+    waited: list[str],
+    cleaners: list[dict[str, Any]],
+    nodes: tuple[tuple[str, str], ...],
+) -> None:
+    installed(api, nodes=CHAOS)
+    deploy.upgrade(at, Options(nodes=nodes))
+    assert waited == [FAULTD] and cleaners == [] and remembered(api) == ""
