@@ -280,8 +280,7 @@ static __always_inline void report(__u64 slots, struct bio *bio, sector_t sector
 SEC("fmod_ret/should_fail_bio")
 int BPF_PROG(fc_should_fail_bio, struct bio *bio, int ret)
 {
-	__u32 dev = fc_disk_dev(bio->bi_bdev);
-	__u64 *slots = bpf_map_lookup_elem(&fc_disks, &dev);
+	__u64 slots = fc_disk_slots(bio->bi_bdev);
 	struct fc_query query = {};
 	__u64 failing, hits;
 
@@ -295,10 +294,10 @@ int BPF_PROG(fc_should_fail_bio, struct bio *bio, int ret)
 	if (!(bio->bi_flags & fc_bio_remapped))
 		query.first += bio->bi_bdev->bd_start_sect;
 	query.end = query.first + (bio->bi_iter.bi_size >> FC_SECTOR_SHIFT);
-	failing = fc_failing_slots(*slots, &query);
+	failing = fc_failing_slots(slots, &query);
 	hits = failing;
 	if (!failing && query.dir == FC_WRITE)
-		hits = fc_healing_slots(*slots, &query);
+		hits = fc_healing_slots(slots, &query);
 	if (hits)
 		report(hits, bio, query.first, failing ? FC_BLK_STS_IOERR : 0);
 	return failing ? -FC_EIO : 0;

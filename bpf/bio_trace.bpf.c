@@ -120,14 +120,13 @@ SEC("tp_btf/block_bio_queue")
 int BPF_PROG(fc_bio_queue, struct bio *bio)
 {
 	struct fc_inflight started = {};
-	__u32 dev = fc_disk_dev(bio->bi_bdev);
-	__u64 *slots = bpf_map_lookup_elem(&fc_disks, &dev);
+	__u64 slots = fc_disk_slots(bio->bi_bdev);
 	sector_t sector;
 
 	if (!slots || !bio->bi_iter.bi_size)
 		return 0;
 	sector = bio->bi_iter.bi_sector;
-	started.slots = fc_watching(*slots, sector,
+	started.slots = fc_watching(slots, sector,
 				    sector + (bio->bi_iter.bi_size >> FC_SECTOR_SHIFT));
 	if (!started.slots)
 		return 0;
@@ -140,11 +139,11 @@ int BPF_PROG(fc_bio_queue, struct bio *bio)
 /* Give a followed bio other sectors; the slots that watch them, none: forget it. */
 static __always_inline void move_to(struct fc_inflight *bio, sector_t sector, __u32 nr_sectors)
 {
-	__u64 *slots = bpf_map_lookup_elem(&fc_disks, &bio->event.dev);
+	struct fc_disk *disk = bpf_map_lookup_elem(&fc_disks, &bio->event.dev);
 
 	bio->event.sector = sector;
 	bio->event.nr_sectors = nr_sectors;
-	bio->slots = slots ? fc_watching(*slots, sector, sector + nr_sectors) : 0;
+	bio->slots = disk ? fc_watching(disk->slots, sector, sector + nr_sectors) : 0;
 }
 
 /* front: the new bio with the first sectors; the old one, its parent, keeps the rest. */

@@ -50,6 +50,7 @@ struct blkcg_gq {
 struct gendisk {
 	int major;
 	int first_minor;
+	__u64 diskseq; /* 5.15 */
 };
 
 struct block_device {
@@ -207,12 +208,19 @@ struct {
 	__array(values, struct fc_index);
 } fc_indexes SEC(".maps");
 
+/* The slots of a whole disk. Another disk can get its number: by diskseq it is told apart. */
+struct fc_disk {
+	__u64 slots;
+	__u64 diskseq; /* 0: not known */
+};
+_Static_assert(sizeof(struct fc_disk) == 16, "layout is shared with bpf_maps.py");
+
 /* Whole disk -> the slots that look at it. A disk nobody asked for costs one lookup. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, FC_MAX_SLOTS);
 	__type(key, __u32);
-	__type(value, __u64);
+	__type(value, struct fc_disk);
 } fc_disks SEC(".maps");
 
 struct {
@@ -276,6 +284,20 @@ static __always_inline bool fc_intervals_hit(void *index, sector_t first, sector
 static __always_inline __u32 fc_disk_dev(struct block_device *bdev)
 {
 	return ((__u32)bdev->bd_disk->major << 20) | (__u32)bdev->bd_disk->first_minor;
+}
+
+/* Slots of the disk that a bio is for, as a mask. */
+static __always_inline __u64 fc_disk_slots(struct block_device *bdev)
+{
+	__u32 dev = fc_disk_dev(bdev);
+	struct fc_disk *disk = bpf_map_lookup_elem(&fc_disks, &dev);
+
+	if (!disk)
+		return 0;
+	if (disk->diskseq && bpf_core_field_exists(bdev->bd_disk->diskseq) &&
+	    bdev->bd_disk->diskseq != disk->diskseq)
+		return 0;
+	return disk->slots;
 }
 
 static __always_inline __u8 fc_bio_dir(unsigned int opf)

@@ -125,7 +125,7 @@ class BioFailer:
         with self._lock:
             slot = self._slots.free_slot()
             self._params.update(struct.pack("=I", slot), slot_value.pack())
-            self._slots.put(slot, on_disk.dev, index)
+            self._slots.put(slot, on_disk, index)
             try:
                 crashpoint("bpf:slot")
                 if self._link is None:

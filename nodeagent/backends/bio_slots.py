@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import struct
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nodeagent.backends.bpf_object import BpfObject, RingBuffer
 from nodeagent.backends.libbpf import BPF_F_INNER_MAP, BpfMap, create_array
+from nodeagent.bind.node import read_int
 from nodeagent.crashpoint import crashpoint
 from nodeagent.encode.bpf_maps import (
     MAX_SLOTS,
     STATS_SIZE,
     BioEvent,
+    DiskSlots,
     SlotStats,
     kernel_dev,
     unpack_event,
@@ -31,10 +32,15 @@ _PRESENT = struct.pack("=B", 1)
 
 @dataclass(frozen=True)
 class DiskRanges:
-    """Sectors of a whole disk (dev: dev_t as the kernel holds it)."""
+    """Sectors of a whole disk.
+
+    dev: dev_t as the kernel holds it; diskseq: differs for every disk that ever had that number,
+    0 when the kernel does not tell (Documentation/ABI/stable/sysfs-block).
+    """
 
     dev: int
     ranges: Ranges
+    diskseq: int = 0
 
 
 def on_whole_disk(major: int, minor: int, ranges: tuple[Range, ...]) -> DiskRanges:
@@ -43,11 +49,13 @@ def on_whole_disk(major: int, minor: int, ranges: tuple[Range, ...]) -> DiskRang
     Raises OSError (ENOENT) when there is no such block device.
     """
     here = (SYS_DEV_BLOCK / f"{major}:{minor}").resolve(strict=True)
-    if not (here / "partition").exists():
-        return DiskRanges(kernel_dev(major, minor), ranges)
+    disk = here.parent if (here / "partition").exists() else here
+    seq = read_int(disk / "diskseq")
+    if disk == here:
+        return DiskRanges(kernel_dev(major, minor), ranges, seq)
     start = int((here / "start").read_text())
-    disk = (here.parent / "dev").read_text().strip()
-    return DiskRanges(kernel_dev(*map(int, disk.split(":"))), shift(ranges, start))
+    number = (disk / "dev").read_text().strip()
+    return DiskRanges(kernel_dev(*map(int, number.split(":"))), shift(ranges, start), seq)
 
 
 def _key(number: int) -> bytes:
@@ -66,7 +74,7 @@ class BioSlots:
         self._stats = loaded.map("fc_slot_stats")
         self._excluded = loaded.map("fc_excluded")
         self._ring = RingBuffer(loaded.map("fc_events"))
-        self._held: dict[int, tuple[int, BpfMap, int]] = {}
+        self._held: dict[int, tuple[DiskRanges, BpfMap, int]] = {}
         self._latest = MAX_SLOTS - 1
 
     def free_slot(self) -> int:
@@ -89,10 +97,11 @@ class BioSlots:
         """Slots in use."""
         return tuple(sorted(self._held))
 
-    def put(self, slot: int, dev: int, index: SectorIndex) -> None:
+    def put(self, slot: int, disk: DiskRanges, index: SectorIndex) -> None:
         """Give a slot its sectors (swapped as a whole) and let the disk's bios come to it.
 
-        The disk's mask comes last, so that a bio never meets a half-set slot.
+        The disk's mask comes last, so that a bio never meets a half-set slot. Of a disk that is
+        gone, and whose number another one has, no bio comes any more.
         """
         if slot not in self._held:
             self._stats.update(_key(slot), bytes(STATS_SIZE))
@@ -102,37 +111,43 @@ class BioSlots:
             fresh.write_all(index.encode())
             self._indexes.update(_key(slot), _key(fresh.fd))
             crashpoint("bpf:index")
-            self._mask(dev, 1 << slot, 0)
+            self._join(disk, slot)
         except OSError:
             os.close(fresh.fd)
             raise
         old = self._held.get(slot)
-        self._held[slot] = (dev, fresh, len(index))
+        self._held[slot] = (disk, fresh, len(index))
         if old is not None:
-            if old[0] != dev:
-                self._mask(old[0], 0, 1 << slot)
+            if old[0].dev != disk.dev:
+                self._leave(old[0], slot)
             os.close(old[1].fd)
 
     def drop(self, slot: int) -> bool:
         """Free a slot: no bio comes to it any more. Whether it was in use."""
         if slot not in self._held:
             return False
-        dev, index, _ = self._held[slot]
-        self._mask(dev, 0, 1 << slot)
+        disk, index, _ = self._held[slot]
+        self._leave(disk, slot)
         crashpoint("bpf:unmask")
         self._indexes.delete(_key(slot))
         del self._held[slot]
         os.close(index.fd)
         return True
 
-    def _mask(self, dev: int, set_bits: int, clear_bits: int) -> None:
-        key = _key(dev)
-        now = self._disks.lookup(key)
-        mask = ((int.from_bytes(now, sys.byteorder) if now else 0) | set_bits) & ~clear_bits
-        if mask:
-            self._disks.update(key, mask.to_bytes(8, sys.byteorder))
+    def _of(self, disk: DiskRanges) -> DiskSlots:
+        now = self._disks.lookup(_key(disk.dev))
+        return DiskSlots.unpack(now) if now else DiskSlots()
+
+    def _join(self, disk: DiskRanges, slot: int) -> None:
+        joined = self._of(disk).joined(slot, disk.diskseq)
+        self._disks.update(_key(disk.dev), joined.pack())
+
+    def _leave(self, disk: DiskRanges, slot: int) -> None:
+        left = self._of(disk).without(slot)
+        if left.slots:
+            self._disks.update(_key(disk.dev), left.pack())
         else:
-            self._disks.delete(key)
+            self._disks.delete(_key(disk.dev))
 
     def index(self, slot: int) -> SectorIndex:
         """What the kernel holds for a slot now (bits that writes cleared are gone).

@@ -67,7 +67,7 @@ class BioTracer:
         with self._lock:
             watch = self._slots.free_slot()
             self._emit.update(struct.pack("=I", watch), struct.pack("=I", emit))
-            self._slots.put(watch, on_disk.dev, index)
+            self._slots.put(watch, on_disk, index)
             try:
                 self._attach()
             except BaseException:
@@ -82,7 +82,7 @@ class BioTracer:
         with self._lock:
             if watch not in self._slots.held():
                 raise KeyError(watch)
-            self._slots.put(watch, on_disk.dev, index)
+            self._slots.put(watch, on_disk, index)
 
     def set_emit(self, watch: int, emit: Emit) -> None:
         """Change which completions of a watch become events. Raises KeyError if unknown."""

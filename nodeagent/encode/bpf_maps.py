@@ -22,6 +22,7 @@ _CLASS = struct.Struct("=8Q")
 _STATS_TAIL = struct.Struct("=3Q")
 _SLOT = struct.Struct("=IIQQII")
 _HEALTH = struct.Struct("=3Q")
+_DISK = struct.Struct("=QQ")
 EVENT_SIZE = _EVENT.size
 STATS_SIZE = 3 * _CLASS.size + _STATS_TAIL.size
 SLOT_SIZE = _SLOT.size
@@ -231,6 +232,34 @@ class FailSlot:
             raise ValueError(f"a rate of {self.rate_ppm} ppm is not in 1..{ALWAYS_PPM}")
         seed = self.seed & (1 << 64) - 1
         return _SLOT.pack(self.flags, self.rate_ppm, seed, self.cgroup_id, self.cgroup_level, 0)
+
+
+@dataclass(frozen=True)
+class DiskSlots:
+    """Slots of one whole disk, as a mask (struct fc_disk).
+
+    diskseq: differs for every disk that ever had the number; 0 when it is not known.
+    """
+
+    slots: int = 0
+    diskseq: int = 0
+
+    def pack(self) -> bytes:
+        """The map's value."""
+        return _DISK.pack(self.slots, self.diskseq)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> DiskSlots:
+        """Raises struct.error on a wrong size."""
+        return cls(*_DISK.unpack(data))
+
+    def joined(self, slot: int, diskseq: int) -> DiskSlots:
+        """With one slot more. The others' disk is gone when this is another one."""
+        return DiskSlots((self.slots if diskseq == self.diskseq else 0) | 1 << slot, diskseq)
+
+    def without(self, slot: int) -> DiskSlots:
+        """With one slot less."""
+        return DiskSlots(self.slots & ~(1 << slot), self.diskseq)
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,25 @@ def exact_sectors_of_a_plain_disk() -> object:
 
 
 @check
+def another_disk_with_the_same_number_is_not_hit() -> object:
+    disk = loop("first.img")
+    slot = FAILER.arm(spec(disk, (1000, 8)))
+    assert io(disk, [1000]) == {1000: EIO}
+    sh("losetup", "-d", disk)
+    again = loop("second.img")
+    assert dev(again) == dev(disk), (disk, again)
+    assert io(again, [1000]) == {1000: 0}
+    other = FAILER.arm(spec(again, (2000, 8)))
+    assert io(again, [1000, 2000]) == {1000: 0, 2000: EIO}
+    FAILER.disarm(slot)
+    assert io(again, [1000, 2000]) == {1000: 0, 2000: EIO}
+    FAILER.disarm(other)
+    assert io(again, [2000]) == {2000: 0} and FAILER.armed() == ()
+    sh("losetup", "-d", again)
+    return "told apart by diskseq"
+
+
+@check
 def buffered_and_mapped_readers() -> object:
     disk = loop("cached.img")
     slot = FAILER.arm(spec(disk, (8192, 1)))

@@ -9,12 +9,13 @@ import pytest
 from test_bio_steps import STEP
 
 from nodeagent.backends import bio_slots
-from nodeagent.backends.bio_slots import BioSlots
+from nodeagent.backends.bio_slots import BioSlots, DiskRanges
 from nodeagent.encode.sector_index import build_index
 from nodeagent.faults._disk_evidence import evidence
 from nodeagent.model.kind import Measured
 from nodeagent.model.ranges import Range
 
+DISK = DiskRanges(8 << 20, (), 5)
 INDEX = build_index((Range(start=8, length=8),))
 
 
@@ -41,14 +42,14 @@ def test_what_was_missed_before_a_slot_was_taken_is_not_its_own(
     missed, loaded = [4], Loaded()
     made: Any = loaded
     slots = BioSlots(made, lambda: missed[0])
-    slots.put(0, 8 << 20, INDEX)
+    slots.put(0, DISK, INDEX)
     assert slots.stats(0).missed == 0
     missed[0] = 6
-    slots.put(1, 8 << 20, INDEX)
-    slots.put(0, 8 << 20, INDEX)  # other sectors: its counters go on
+    slots.put(1, DISK, INDEX)
+    slots.put(0, DISK, INDEX)  # other sectors: its counters go on
     assert (slots.stats(0).missed, slots.stats(1).missed) == (2, 0)
     slots.drop(0)
-    slots.put(0, 8 << 20, INDEX)
+    slots.put(0, DISK, INDEX)
     assert slots.stats(0).missed == 0
 
 

@@ -281,3 +281,14 @@ def test_no_btf(blob: bytes) -> None:
 @given(st.binary(max_size=200), st.sampled_from(["BIO_REMAPPED", "B", ""]))
 def test_cut_btf_never_breaks(tail: bytes, name: str) -> None:
     enumerator(struct.pack("=HBBIIIII", 0xEB9F, 1, 0, 24, 0, 99, 40, 50) + tail, name)
+
+
+def test_a_disk_that_got_another_ones_number_has_no_slot_of_it() -> None:
+    found = maps.DiskSlots().joined(3, 17).joined(0, 17)
+    assert found == maps.DiskSlots(0b1001, 17)
+    assert found.pack() == (9).to_bytes(8, sys.byteorder) + (17).to_bytes(8, sys.byteorder)
+    assert maps.DiskSlots.unpack(found.pack()) == found
+    assert found.joined(1, 18) == maps.DiskSlots(0b10, 18), (
+        "the other two are of a disk that is gone"
+    )
+    assert found.without(3).without(3).without(0) == maps.DiskSlots(0, 17)
