@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -151,7 +152,10 @@ def run(args: list[str] | None = None) -> int:
 
 
 def main() -> None:
-    """Console script."""
+    """Console script. What ends it is as Ctrl-C: a fault that is held is taken back."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup(1) has it ignored
+            signal.signal(number, signal.default_int_handler)
     sys.exit(run())
 
 

@@ -6,7 +6,6 @@ Played as a run from a user's machine, through the API server, and judged by its
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -150,7 +149,7 @@ def test_a_page_stays_bad_for_the_next_pod_with_the_same_volume(
             assert not ok and "Input/output error" in told, "no moment to recover in"
             shop.wait("it is told", lambda: "on the same volume" in said.read_text())
         finally:
-            follower.send_signal(signal.SIGINT)
+            follower.terminate()
             follower.wait(300)
     assert "stays-1: reverted" in said.read_text()
     assert shop.sql(CHECK)[1].startswith(f"{ROWS}|")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -216,6 +217,34 @@ def test_a_bug_of_ours_is_70_and_says_so(
     err = capsys.readouterr().err
     assert "ZeroDivisionError" in err
     assert "this is a bug in faultctl" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_ends_the_command_line_is_as_ctrl_c(number: signal.Signals) -> None:
+    """So that `--hold` takes its fault back."""
+    code = """if True:
+        import click, time
+        from controller.cli import main
+
+        def hold():
+            try:
+                print("held", flush=True)
+                time.sleep(60)
+            except KeyboardInterrupt:
+                print("reverted", flush=True)
+                raise
+        main.cli.add_command(click.Command("hold", callback=hold))
+        main.main()
+    """
+    argv = [sys.executable, "-c", code, "hold"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+                          ) as child:  # fmt: skip
+        assert child.stdout is not None
+        assert child.stdout.readline() == "held\n"
+        child.send_signal(number)
+        out, err = child.communicate(timeout=20)
+    assert (out, child.returncode) == ("reverted\n", 130) and "interrupted" in err
 
 
 def test_an_interrupt_is_130(
