@@ -68,7 +68,7 @@ def put(cluster: Cluster, valid: timedelta = VALID) -> datetime:
             raise Refused(
                 f"Secret {AGENT_NAMESPACE}/{name} is cert-manager's",
                 f"its Certificate {holder} would be issued anew over ours",
-                f"cmctl renew --all -n {AGENT_NAMESPACE}; or delete that Certificate and the Secret",
+                f"cmctl renew --all -n {AGENT_NAMESPACE}; or delete Certificate and Secret",
             )
     for one in make(valid):
         cluster.patch(path_of(one), one, APPLY, fieldManager="faultctl", force="true")
