@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from controller import render
+from controller.kube.hearer import Hearer
+from controller.kube.objects import Pod
 from controller.kube.resolve import Resolved
+from controller.kube.targets import Item
 from controller.kube.ways import Reached
 from nodeagent.model.plan import Lease
 
 
 @dataclass
-class Announced:
+class Announced(Hearer):
     """Of one group, if it is wanted. What cannot be written is a warning: a fault that is armed
     must not look as if it were not."""
 
@@ -25,28 +28,49 @@ class Announced:
     found: Resolved
     wanted: bool
     until: datetime = field(init=False)
-    """Its hard end; known since `armed`."""
+    """The hard end of what was armed last; known since `armed`."""
+    lease: Lease = field(init=False)
     nodes: set[str] = field(default_factory=set)
     """Where the condition may be True."""
+    hit: dict[str, Item] = field(default_factory=dict)
+    """By id, what is armed and on which pod."""
 
     def armed(self, lease: Lease) -> None:
         """Says when it ends at the latest."""
-        self.until = datetime.now(UTC) + lease.hard_end
-        self.nodes = {item.node for item in self.found.items}
-        self._event(
-            "FaultArmed",
-            f"{self.kind} ({self.group}), until {self.until:%Y-%m-%dT%H:%M:%SZ} at most",
-        )
-        self._condition(self.nodes, armed=True)
+        self.lease = lease
+        self._begun(self.found.items)
 
-    def moved(self, node: str, armed: bool) -> None:
-        """A fault of the group has come to a node, or ended there."""
-        self.nodes.add(node)
-        self._condition((node,), armed)
+    def armed_on(self, item: Item) -> None:
+        """Its lease has begun just now."""
+        self._begun((item,))
+
+    def kept_for(self, ids: Collection[str], pod: Pod) -> None:
+        """No Event says that it ended on the pod before: it did not."""
+        for item in [self.hit[i] for i in ids if i in self.hit]:
+            target = {**item.request.target, "uid": pod.cgroup_uid}
+            request = item.request.model_copy(update={"target": target})
+            self.hit[item.request.id] = replace(item, pod=pod.full_name, request=request)
+            self._event([self.hit[item.request.id]], "FaultArmed", self._most())
+
+    def ended_on(self, node: str, ids: Collection[str]) -> None:
+        over = [self.hit.pop(i) for i in ids if i in self.hit]
+        self._event(over, "FaultEnded", f"{self.kind} ({self.group})")
+        self._condition((node,), armed=False)
 
     def ended(self) -> None:
         """All of it was taken back by this process."""
-        self._event("FaultEnded", f"{self.kind} ({self.group})")
+        self._event(self.hit.values(), "FaultEnded", f"{self.kind} ({self.group})")
+
+    def _begun(self, items: Collection[Item]) -> None:
+        self.until = datetime.now(UTC) + self.lease.hard_end
+        self.hit |= {item.request.id: item for item in items}
+        nodes = {item.node for item in items}
+        self.nodes |= nodes
+        self._event(items, "FaultArmed", self._most())
+        self._condition(nodes, armed=True)
+
+    def _most(self) -> str:
+        return f"{self.kind} ({self.group}), until {self.until:%Y-%m-%dT%H:%M:%SZ} at most"
 
     def settle(self) -> None:
         """The conditions as the agents say, whether or not all was taken back."""
@@ -74,11 +98,11 @@ class Announced:
             )
         )
 
-    def _event(self, reason: str, message: str) -> None:
+    def _event(self, items: Collection[Item], reason: str, message: str) -> None:
         if self.wanted:
             from controller.kube.announce import announce
 
-            _warn(announce(self.there.cluster, self.found.items, reason, message))
+            _warn(announce(self.there.cluster, items, reason, message))
 
     def _condition(self, nodes: Collection[str], armed: bool) -> None:
         if self.wanted:

@@ -125,7 +125,7 @@ def follow(
     # The far ends of a network fault stay those that were resolved.
     spec = dict(found.items[0].request.spec)
     wanted = replace(wanted, base={**wanted.base, "spec": spec})
-    pursuit = Pursuit(there.cluster, there.clients, wanted, lease, _say, moves, said.moved)
+    pursuit = Pursuit(there.cluster, there.clients, wanted, lease, _say, moves, said)
     try:
         pursuit.begin(found)
         pursuit.run()

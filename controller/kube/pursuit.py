@@ -15,6 +15,7 @@ from controller.kube.client import Cluster
 from controller.kube.discover import Query, find_pods
 from controller.kube.follow import Action, Arm, End, Following, Keep
 from controller.kube.group import Clients, Failure, renew_group, revert_group
+from controller.kube.hearer import Hearer
 from controller.kube.lookups import Lookups
 from controller.kube.objects import Node, Pod, pod_from
 from controller.kube.resolve import Resolved, Wanted
@@ -28,12 +29,6 @@ TRY_S = 0.1
 GIVE_UP_S = 120.0
 AGAIN_S = 1.0
 Say = Callable[[str], None]
-Moved = Callable[[str, bool], None]
-"""Called with a node and whether a fault was armed there, or has ended."""
-
-
-def _nobody(_node: str, _armed: bool) -> None:
-    """Moves are told to nobody."""
 
 
 @dataclass
@@ -64,7 +59,7 @@ class Pursuit:
     lease: Lease
     say: Say
     moves: bool = True
-    moved: Moved = _nobody
+    hearer: Hearer = field(default_factory=Hearer)
     ids: dict[str, str] = field(default_factory=dict)
     """Active faults: id to node."""
     stop: threading.Event = field(default_factory=threading.Event)
@@ -194,6 +189,7 @@ class Pursuit:
             return
         self._of[action.slot, action.pod.uid] = ids
         self.say(f"{', '.join(ids)}: {action.pod.full_name} {action.why}, on the same volume")
+        self.hearer.kept_for(ids, action.pod)
 
     def _end(self, action: End) -> None:
         gone = {i: self.ids[i] for i in self._of.pop((action.slot, action.uid), ())
@@ -207,7 +203,7 @@ class Pursuit:
             self.ids.pop(fault_id, None)
             self.say(f"{fault_id} on {node} ended: {action.why}")
         for node in set(gone.values()):
-            self.moved(node, False)
+            self.hearer.ended_on(node, [i for i, where in gone.items() if where == node])
         for failure in outcome.failed:
             self.say(f"{failure.fault} on {failure.node} was not taken back: {failure.error}")
 
@@ -272,7 +268,7 @@ class Pursuit:
         self.ids[request.id] = item.node
         self._of.setdefault((chase.slot, chase.pod.uid), []).append(request.id)
         self.say(f"{request.id} armed on {item.node}: {item.pod} {chase.why}")
-        self.moved(item.node, True)
+        self.hearer.armed_on(replace(item, request=request))
 
     def _renew(self) -> None:
         """In a thread of its own: a node that died holds up what is done to it for minutes, and
