@@ -249,5 +249,7 @@ def _show_exposure(
         return
     keys = ("node", "id", "pod", "pid", "comm", "how")
     cells = [tuple(str(row[key] or "-") for key in keys) for row in rows]
-    empty = f"not known of {', '.join(unknown)}" if unknown else "nobody"
-    render.table(("NODE", "ID", "POD", "PID", "PROCESS", "HOW"), cells, empty)
+    blind = f"not known of {', '.join(unknown)}" if unknown else ""
+    render.table(("NODE", "ID", "POD", "PID", "PROCESS", "HOW"), cells, blind or "nobody")
+    if cells and blind:
+        click.echo(blind)

@@ -186,6 +186,9 @@ def test_exposure_of_a_group_names_the_pods_that_run(
     say({**shown, "n1": Exposure(known=False)})
     assert world.run("exposure", "--cluster", "g-4-1") == 1
     assert "not known of g-4-1" in capsys.readouterr().out
+    assert world.run("exposure", "--cluster", "g-4") == 1
+    said = capsys.readouterr().out
+    assert uid(7) in said and "not known of g-4-1" in said, "rows of others do not hide it"
     say({"n1": Exposure(), "n2": Exposure()})
     assert world.run("exposure", "--cluster", "g-4") == 0
     assert "nobody" in capsys.readouterr().out
