@@ -45,6 +45,7 @@ def mapping_data(found: list[Mapped | Unmapped]) -> list[dict[str, Any]]:
                      "namespace": one.query.namespace, "selector": one.query.labels,
                      "pick": str(one.ask.how_many or "all"), "notes": list(one.notes),
                      "duration_s": one.duration.total_seconds() if one.duration else None,
+                     "every_s": _wait_s(one) or None,
                      "reason": None})  # fmt: skip
     return rows
 
@@ -70,6 +71,11 @@ def run_file(
         raise Refused("nothing of the file can be run", "a run without a fault is none")
     with reached(access) as there:
         Play(there, mapped, seed, say=_line, policy=policy, access=access).run()
+
+
+def _wait_s(one: Mapped) -> float:
+    """Before the first time and between two, as Chaos Mesh does (controllers/schedule/cron)."""
+    return one.every.total_seconds() if one.every else 0.0
 
 
 def _validated(one: Mapped) -> Mapped:
@@ -127,7 +133,7 @@ class Play:
         """Blocks until all have ended. Whatever happens, all is taken back."""
         live: list[_Live] = []
         begun = time.monotonic()
-        starts = [(begun, one) for one in self.mapped]
+        starts = [(begun + _wait_s(one), one) for one in self.mapped]
         renewed = begun
         try:
             while (starts or live) and not self.stop.is_set():
@@ -136,7 +142,7 @@ class Play:
                     starts.remove((start, one))
                     live.append(self._begin(one, now))
                     if one.every is not None:
-                        starts.append((start + one.every.total_seconds(), one))
+                        starts.append((start + _wait_s(one), one))
                 for state in [s for s in live if s.until <= now]:
                     live.remove(state)
                     self._end(state, "its duration is over")

@@ -24,6 +24,7 @@ from controller.kube.chaosmesh_spec import (
 from controller.kube.discover import Query
 from controller.kube.select import Ask
 from nodeagent.model.errors import InvalidSpec
+from nodeagent.model.units import format_duration
 
 GROUP = "chaos-mesh.org/"
 MAX_BYTES = 1 << 20
@@ -57,7 +58,8 @@ class Mapped:
     peers: Query | None = None
     duration: timedelta | None = None
     every: timedelta | None = None
-    """Of a Schedule: again and again, so long from start to start."""
+    """Of a Schedule: again and again, so long from start to start, and from the file's run to the
+    first: there it counts from the object's creation."""
     notes: tuple[str, ...] = ()
 
 
@@ -152,7 +154,8 @@ def _schedule(source: str, body: Body, namespace: str) -> Mapped:
         raise Unmappable("duration: is missing, so that the first would never end")
     if not every or (found.duration is not None and found.duration >= every):
         raise Unmappable("schedule: each has to end before the next")
-    return replace(found, every=every)
+    note = f"every {format_duration(every)}, the first time after as long"
+    return replace(found, every=every, notes=(*found.notes, note))
 
 
 # --- kinds ------------------------------------------------------------------------

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,24 +11,16 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from test_kube_inject import World, _world, uid, world  # noqa: F401 - fixtures
 
-from controller.cli import run_chaosmesh
 from controller.cli.main import run
-from controller.cli.run_chaosmesh import Play
-from controller.kube.agents import Access, Agents
 from controller.kube.chaosmesh import NOT_HERE, Mapped, Unmapped, is_chaos_mesh, parse
 from controller.kube.chaosmesh_select import Unmappable, go_duration
 from controller.kube.choose import ALL, HowMany
-from controller.kube.client import Cluster
 from controller.kube.discover import Query
-from controller.kube.group import Clients
 from controller.kube.kinds import cluster_kinds
-from controller.kube.select import Ask
-from controller.kube.ways import Reached
 from controller.options import checked
 from nodeagent.faults import kind_named
-from nodeagent.model.errors import InvalidSpec, Refused
+from nodeagent.model.errors import InvalidSpec
 
 SELECTOR = {"namespaces": ["shop"], "labelSelectors": {"app": "cart"}}
 
@@ -201,6 +190,7 @@ def test_a_schedule_of_every_so_long() -> None:
     found = one("Schedule", **spec)
     assert isinstance(found, Mapped)
     assert (found.kind, found.every) == ("pod-failure", timedelta(minutes=5))
+    assert found.notes[-1] == "every 5m, the first time after as long"
     late = one("Schedule", **{**spec, "schedule": "@every 30s"})
     assert isinstance(late, Unmapped) and "before the next" in late.reason
 
@@ -264,35 +254,6 @@ def test_a_file_is_shown_and_refused_unless_all_of_it_maps(
     assert "NOT MAPPED" in said.out and "1 of 5 objects have no equal" in said.err
 
 
-@contextmanager
-def reach(world: World) -> Iterator[Reached]:  # noqa: F811
-    tls = {"cert": world.files.client_cert, "key": world.files.client_key, "ca": world.files.ca}
-    cluster = Cluster(world.kubeconfig)
-    access = Access(direct=True, tls=tls, server_name="localhost")
-    with Agents(cluster, access) as agents, Clients(agents) as clients:
-        yield Reached(cluster, agents, clients)
-
-
-def test_each_is_held_for_its_duration_and_taken_back(world: World) -> None:  # noqa: F811
-    short = Mapped("A", "t-pods", {}, Query("shop", ("cart-1",)), Ask("shop", ("cart-1",)),
-                   duration=timedelta(seconds=1))  # fmt: skip
-    long = Mapped("B", "t-pods", {}, Query("shop", ("cart-2",)), Ask("shop", ("cart-2",)))
-    lines: list[str] = []
-    with reach(world) as there:
-        play = Play(there, [short, long], 7, lines.append)
-        thread = threading.Thread(target=play.run)
-        thread.start()
-        for _ in range(200):
-            if any("A: ended" in line for line in lines):
-                break
-            play.stop.wait(0.05)
-        assert world.hit("n1") == set() and world.hit("n2") == {uid(2)}
-        play.stop.set()
-        thread.join(20)
-    assert world.active() == [] and world.hit("n2") == set()
-    assert [line for line in lines if "ended" in line][-1] == "B: ended, the run is over"
-
-
 def test_a_container_kill_is_over_at_once() -> None:
     found = one("PodChaos", action="container-kill", containerNames=["app"])
     assert isinstance(found, Mapped) and found.duration == timedelta(seconds=1)
@@ -300,43 +261,3 @@ def test_a_container_kill_is_over_at_once() -> None:
              "containerNames": ["app"]}  # fmt: skip
     every = one("Schedule", schedule="@every 1m", type="PodChaos", podChaos=inner)
     assert isinstance(every, Mapped) and every.every == timedelta(minutes=1)
-
-
-def test_one_that_has_ended_by_itself_is_told_once(
-    world: World, monkeypatch: pytest.MonkeyPatch  # noqa: F811
-) -> None:  # fmt: skip
-    monkeypatch.setattr(run_chaosmesh, "LEASE_S", 1.5)
-    it = Mapped("A", "t-pods", {}, Query("shop", ("cart-1",)), Ask("shop", ("cart-1",)))
-    lines: list[str] = []
-    with reach(world) as there:
-        play = Play(there, [it], 7, lines.append)
-        thread = threading.Thread(target=play.run)
-        thread.start()
-        while not world.active():
-            play.stop.wait(0.05)
-        world.agents["n1"].client.revert(world.active()[0][1])
-        play.stop.wait(2.5)
-        play.stop.set()
-        thread.join(20)
-    assert len([line for line in lines if line.startswith("t-pods-")]) == 1, lines
-
-
-def test_one_that_fails_ends_all(world: World) -> None:  # noqa: F811
-    good = Mapped("A", "t-pods", {}, Query("shop", ("cart-1",)), Ask("shop", ("cart-1",)))
-    bad = Mapped("B", "t-pods", {}, Query("shop", labels="app=none"), Ask("shop", how_many=ALL))
-    with reach(world) as there, pytest.raises(Refused, match="no pod"):
-        Play(there, [good, bad], 7, lambda line: None).run()
-    assert world.active() == []
-
-
-def test_a_policy_holds_for_them_as_well(world: World, tmp_path: Path) -> None:  # noqa: F811
-    policy = tmp_path / "policy.yaml"
-    deny = {"verdict": "deny", "kinds": ["t-pods", "pod-kill"], "why": "not here"}
-    policy.write_text(yaml.safe_dump({"version": 1, "default": "allow", "rules": [deny]}))
-    pods = Mapped("A", "t-pods", {}, Query("shop", ("cart-1",)), Ask("shop", ("cart-1",)))
-    kill = Mapped("B", "pod-kill", {}, Query("shop", ("cart-1",)), Ask("shop", ("cart-1",)))
-    for one in (pods, kill):
-        with reach(world) as there, pytest.raises(Refused, match="not here"):
-            Play(there, [one], 7, lambda line: None, policy=policy).run()
-    assert world.active() == []
-    assert "/api/v1/namespaces/shop/pods/cart-1" in world.api.objects
