@@ -21,7 +21,10 @@ WORKERS = 64
 
 
 def credentials(tls: TlsFiles) -> grpc.ServerCredentials:
-    """Server credentials that demand a client certificate; files are read at every handshake."""
+    """Server credentials that demand a client certificate; files are read at every handshake.
+
+    Those that cannot be read, or do not fit each other, leave the last ones in force.
+    """
 
     def read() -> grpc.ServerCertificateConfiguration:
         return grpc.ssl_server_certificate_configuration(
