@@ -115,8 +115,8 @@ class Following:
 
     def seen(self, pod: Pod) -> list[Action]:
         """A pod came or changed."""
-        if pod.uid in self.before:
-            return []
+        if pod.uid in self.before or any(slot.kept == pod.uid for slot in self.slots):
+            return []  # spared, or over: no UID comes twice
         number = self._slot_of(pod.uid)
         if number is None:
             if pod.uid not in self.leaving:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from kube_kit import container, pod, uid
 from test_kube_inject import World, _world, world  # noqa: F401 - fixtures
@@ -160,6 +160,7 @@ EVENTS = st.lists(
 )  # fmt: skip
 
 
+@example([("seen", 7), ("deleting", 0), ("gone", 7), ("seen", 7)], 1, ["x"] * 10)
 @given(
     EVENTS, st.integers(1, 4), st.lists(st.sampled_from(["", "x", "y"]), min_size=10, max_size=10)
 )
