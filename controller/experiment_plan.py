@@ -176,6 +176,7 @@ def _item(
         to_the_end=fault.duration is None and fault.stage is None and fault.repeat is None,
         truth=fault.truth,
         remedies=fault.remedies,
+        follow=hit.follow,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -125,6 +125,11 @@ class PodsEntry(BaseModel):
     file: Text | None = Field(default=None, description="on the volume, relative to its mount")
     offset: Size | None = Field(default=None, description="first byte of the range in the file")
     length: Size | None = Field(default=None, description="absent: to the file's end")
+    follow: Literal["move", "stay"] | None = Field(
+        default=None,
+        description="hit the pods that take the place of those that were hit, on other nodes as "
+        "well (move), or end there (stay); absent: what goes is not followed",
+    )
 
     @model_validator(mode="after")
     def _goes_together(self) -> PodsEntry:
@@ -198,6 +203,8 @@ class FoundPod(BaseModel):
     uid: str
     node: str = Field(description="as the run names it")
     containers: dict[str, str] = Field(default={}, description="name -> id, those that run")
+    owner: str = Field(default="", description="UID of its workload, if it is followed")
+    place: str = Field(default="", description="the volume that is hit, if that outlives the pod")
 
 
 class FoundPods(BaseModel):
@@ -212,6 +219,10 @@ class FoundPods(BaseModel):
     seed: str = ""
     pods: tuple[FoundPod, ...]
     left_out: dict[str, str] = Field(default={}, description="pod -> why it was not hit")
+    follow: Literal["", "move", "stay"] = ""
+    others: tuple[str, ...] = Field(
+        default=(), description="UIDs of pods that were there and are never hit, if it follows"
+    )
     notes: tuple[str, ...] = ()
 
 
@@ -224,6 +235,7 @@ class Hit:
     name: str
     """In the entry: the pod, and the container where the pod has several targets."""
     target: Mapping[str, Any]
+    follow: Literal["", "move", "stay"] = ""
 
 
 @dataclass(frozen=True)

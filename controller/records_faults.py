@@ -70,6 +70,7 @@ class FaultMoved(Record):
     pod: str = Field(description="NAMESPACE/NAME")
     uid: str
     containers: tuple[str, ...] = Field(default=(), description="ids of those that ran")
+    volume: str = Field(default="", description="that is hit, if it outlives the pod")
     zone: str = ""
     target_name: str
     target: dict[str, Any]

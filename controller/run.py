@@ -65,6 +65,10 @@ class Overseer(Protocol):
         """Called about twice a second; what follows."""
 
 
+Word = Callable[[int], list[Action]]
+"""Something that was seen beside the run: what follows from it at a moment."""
+
+
 @dataclass
 class Wanted:
     """Steady state: probes that must pass before anything is broken, and how often."""
@@ -113,7 +117,7 @@ class Runner:
         self._results = Results(core)
         self._origin = origin_ns
         self._views = views
-        self._inbox: queue.SimpleQueue[Done | SampleRecord | str] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Done | SampleRecord | Word | str] = queue.SimpleQueue()
         self._lost: RecordLost | None = None
         self._samplers: list[Sampler] = []
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
@@ -131,6 +135,10 @@ class Runner:
     def report(self, found: Done | SampleRecord) -> None:
         """A result or a sample."""
         self._inbox.put(found)
+
+    def hear(self, word: Word) -> None:
+        """What somebody saw; acted on at once, by the loop's own thread."""
+        self._inbox.put(word)
 
     def interrupt(self, by: str = "interrupt") -> None:
         """End the run and take everything back. Twice is the same as once."""
@@ -198,14 +206,16 @@ class Runner:
         except queue.Empty:
             return
 
-    def _handle(self, found: Done | SampleRecord | str) -> None:
+    def _handle(self, found: Done | SampleRecord | Word | str) -> None:
         now = self.now()
         if isinstance(found, Done):
             self._dispatch(self._results.done(now, found))
         elif isinstance(found, SampleRecord):
             self._sample(now, found)
-        else:
+        elif isinstance(found, str):
             self._dispatch(command(self.core, now, "stop", found)[1])
+        else:
+            self._dispatch(found(now))
 
     def _dispatch(self, actions: Iterable[Action]) -> None:
         self._set_phase()

@@ -107,7 +107,7 @@ class Effects:
         self._now = now
         self._digests: dict[str, str] = {}
         self._calls: dict[str, int] = {}
-        self.lanes = Lanes(min(MAX_THREADS, 2 * len(ports) + 4), self.carry_out, report)
+        self.lanes = Lanes(MAX_THREADS, self.carry_out, report)
 
     def perform(self, action: Action) -> None:
         """Start an action; its result comes through `report`."""

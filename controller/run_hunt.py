@@ -27,8 +27,9 @@ class Hunt(Ends):
         item, travel = state.item, state.travel
         self.record(
             FaultMoved, state, armed=armed, turn=item.turn, agent_fault=self.id_of(item),
-            pod=travel.pod, uid=travel.uid, containers=travel.containers, zone=item.zone,
-            target_name=item.target_name, target=item.target, mechanism=mechanism, why=travel.why,
+            pod=travel.pod, uid=travel.uid, containers=travel.containers, volume=travel.volume,
+            zone=item.zone, target_name=item.target_name, target=item.target,
+            mechanism=mechanism, why=travel.why,
         )  # fmt: skip
 
     def hunt(self, state: ItemState) -> None:

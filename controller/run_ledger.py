@@ -92,6 +92,7 @@ class Ledger:
         self.on_agent[found] = state
         if name not in self.nodes:
             self.nodes[name] = NodeState(name)
+            self.event("node-joined", name)
         self._ids_of[name] = self._ids_of.get(name, frozenset()) | {found}
 
     def there(self) -> Iterator[ItemState]:

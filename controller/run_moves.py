@@ -59,6 +59,7 @@ class Moves(Hunt):
             return self.move(state, place)
         travel = state.travel
         travel.pod, travel.uid, travel.containers = place.pod, place.uid, place.containers
+        travel.volume = place.volume
         travel.why, travel.leaving = place.why, False
         state.item = state.item.model_copy(update={"target_name": place.target_name})
         self.say_moved(state, armed=True)
@@ -147,6 +148,7 @@ class Moves(Hunt):
         state.item = state.item.model_copy(update={name: getattr(place, name) for name in update})
         travel = state.travel
         travel.pod, travel.uid, travel.containers = place.pod, place.uid, place.containers
+        travel.volume = place.volume
         travel.why, travel.leaving, travel.absent, travel.fresh = place.why, False, "", False
         self.register(state)
         self.say_moved(state, armed=False)
@@ -201,3 +203,9 @@ class Moves(Hunt):
         state = self.states[key]
         due = state.travel.doubt_ns is not None and state.life is Life.ARMED
         return [Look(state.item)] if due else []
+
+    def places(self, state: ItemState) -> list[tuple[str, str]]:
+        """(node, id there) of all that a fault is on; no node for the pod that it waits for."""
+        here = state.item.node if state.life is not Life.MOVING else ""
+        old = [(o.item.node, self.id_of(o.item)) for o in list(state.travel.remnants)]
+        return [(here, self.id_of(state.item)), *old]

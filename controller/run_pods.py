@@ -14,7 +14,6 @@ from controller.experiment import Experiment, FaultEntry
 from controller.experiment_check import Loaded, listed, with_found
 from controller.experiment_pods import (
     Found,
-    FoundPod,
     FoundPods,
     Hit,
     PodsEntry,
@@ -32,6 +31,7 @@ from controller.kube.select import Ask, Selection, select
 from controller.kube.targets import check_ask, pod_targets
 from controller.kube.ways import Reached, Ways
 from controller.run_plan import RunPlan
+from controller.run_trail import follows, found_pods, with_trail
 from nodeagent.faults import kinds
 from nodeagent.model.errors import FaultError, InvalidSpec, Refused, Unreachable
 from nodeagent.model.protected import NAMESPACES
@@ -191,7 +191,8 @@ class Finder:
             self._allowed(query, faults)
             nodes = find_nodes(self.there.cluster, query.node_labels)
             ask = _for_all(ask, entry, faults.values())
-            found = select(ask, find_pods(self.there.cluster, query), nodes)
+            there = find_pods(self.there.cluster, query)
+            found = select(ask, there, nodes)
             self._rights(found)
         except FaultError as exc:
             self._note(path, exc)
@@ -201,7 +202,12 @@ class Finder:
             of = next(pod.full_name for pod in found.pods if pod.node == node)
             self._agent(path, node, of)
             names[node] = self._node(path, node, known)
-        self.pods.append(_record(name, ask, found, names))
+        record = found_pods(name, ask, found, names)
+        try:
+            record = with_trail(self.there.cluster, record, entry, query, (found.pods, there))
+        except FaultError as exc:
+            self._note((*path, "follow"), exc)
+        self.pods.append(record)
         for fault in faults:
             self._hits(fault, (name, entry), ask, found.pods, names, nodes)
 
@@ -237,7 +243,7 @@ class Finder:
             zone = (declared.zone if declared else "") or nodes[pod.node].zone
             for target in targets:
                 each = f"/{target['container']}" if len(targets) > 1 else ""
-                found.append(Hit(at, zone, pod.name + each, target))
+                found.append(Hit(at, zone, pod.name + each, target, follows(entry, pod)))
         self.hits[fault, name] = found
 
     def _far_ends(self, name: str) -> None:
@@ -270,25 +276,4 @@ def _for_all(ask: Ask, entry: PodsEntry, faults: Iterable[FaultEntry]) -> Ask:
         ask,
         network=any(one.network for one in each),
         whole_device=any(one.whole_device for one in each),
-    )
-
-
-def _record(name: str, ask: Ask, found: Selection, names: dict[str, str]) -> FoundPods:
-    return FoundPods(
-        target=name,
-        namespace=ask.namespace,
-        matching=found.matching,
-        how_many=found.how_many,
-        seed=found.seed,
-        pods=tuple(
-            FoundPod(
-                pod=pod.full_name,
-                uid=pod.uid,
-                node=names[pod.node],
-                containers={c.name: c.container_id for c in pod.containers if c.running},
-            )
-            for pod in found.pods
-        ),
-        left_out={one.pod: one.reason for one in found.left_out},
-        notes=found.notes,
     )

@@ -169,7 +169,7 @@ def _there(state: ItemState, moved: FaultMoved | None, first: bool) -> ItemState
     names = ("node", "zone", "target_name", "target", "turn")
     item = state.item.model_copy(update={name: getattr(moved, name) for name in names})
     travel = replace(state.travel, pod=moved.pod, uid=moved.uid, containers=moved.containers,
-                     why=moved.why)  # fmt: skip
+                     volume=moved.volume, why=moved.why)  # fmt: skip
     return replace(
         state, item=item, travel=travel, life=Life.ARMED if moved.armed else Life.APPLYING
     )

@@ -12,8 +12,9 @@ from controller.recorder import Recorder, read_header, read_records
 from controller.records import PLAN_FILE, RunHeader
 from controller.run import View
 from controller.run_finish import Outcome, experiment_of, finish, is_over
+from controller.run_nodes import open_ports
 from controller.run_plan import RunPlan
-from controller.run_start import Stage, open_ports
+from controller.run_start import Stage
 from nodeagent.model.errors import Refused
 
 

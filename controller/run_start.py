@@ -5,23 +5,20 @@ from __future__ import annotations
 import platform
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import nodeagent
 from controller.client import AgentClient
 from controller.clock import boot_id, boottime_ns, wall
 from controller.experiment import Experiment
-from controller.experiment_check import Loaded, addresses
+from controller.experiment_check import Loaded
 from controller.experiment_parts import parse_parts
 from controller.experiment_plan import ns
-from controller.experiment_pods import cluster_node
 from controller.guards import Watch
-from controller.kube.ports import ClusterPort
 from controller.kube.reader import ObjectReader
 from controller.kube.ways import Ways
 from controller.live import names_of
@@ -40,8 +37,8 @@ from controller.run_core import Core
 from controller.run_exec import Effects
 from controller.run_finish import Outcome, finish
 from controller.run_measuring import Measuring, Rules, resumed
+from controller.run_nodes import Ports, open_ports
 from controller.run_plan import RunPlan, fault_id
-from controller.run_pods import check_same
 from controller.run_ports import AgentPort
 from controller.run_preflight import Preview, describe_nodes, preview, refuse
 from controller.run_recover import restore
@@ -69,30 +66,6 @@ class Options:
 def new_run_id() -> str:
     """Neutral: nodes show it to anybody who looks."""
     return time.strftime("r%Y%m%d-%H%M%S-", time.gmtime()) + secrets.token_hex(2)
-
-
-@contextmanager
-def open_ports(experiment: Experiment, plan: RunPlan, ways: Ways) -> Iterator[dict[str, AgentPort]]:
-    """Ports to the nodes that the experiment's targets are on. Raises Refused when that is
-    another cluster than the plan's."""
-    ports: dict[str, AgentPort] = {}
-    entries = addresses(experiment, plan)
-    within = {name: cluster_node(entry.agent) for name, entry in entries.items()}
-    with ExitStack() as stack:
-        agents: Any = None
-        if any(within.values()):
-            there = stack.enter_context(ways.cluster())
-            agents = there.agents
-            if plan.cluster:
-                check_same(there.cluster, plan.cluster)
-        for name, entry in entries.items():
-            node = within[name]
-            if node is None:
-                ports[name] = AgentPort(entry.address(ways.default))
-            else:
-                ports[name] = ClusterPort(node, agents)
-            stack.callback(ports[name].close)
-        yield ports
 
 
 def check_nodes(run: str, plan: RunPlan, ports: Mapping[str, AgentPort]) -> Preview:
@@ -182,7 +155,7 @@ class Stage:
         experiment: Experiment,
         plan: RunPlan,
         header: RunHeader,
-        ports: Mapping[str, AgentPort],
+        ports: Ports,
         recorder: Recorder,
         views: list[View],
         ways: Ways,
@@ -222,10 +195,23 @@ class Stage:
             resumed(self.measuring, self.core, [*faults, *events])
             first = restore(self.core, faults, events, runner.now())
         try:
-            with interrupts(runner.interrupt):
+            with interrupts(runner.interrupt), self._following():
                 runner.play(effects, self._samplers(), first)
         finally:
             effects.close()
+
+    def _following(self) -> AbstractContextManager[None]:
+        """What watches the pods that faults follow, as long as the run is played."""
+        if not any(pods.follow for pods in self.core.plan.pods):
+            return nullcontext()
+        # Imported late: no other run has to wait for the kubernetes package.
+        from controller.kube.podwatch import watching
+        from controller.run_follow import Follower
+
+        follower = Follower(self.core, self.experiment)
+        self.overseers.append(follower)
+        return watching(self._ports.cluster, self.experiment, self.core.plan, lambda word:
+                        self.runner.hear(lambda now: follower.heard(now, word)))  # fmt: skip
 
     def _samplers(self) -> list[Sampler]:
         """The probes, and the loads, whose windows are samples too."""
@@ -244,9 +230,10 @@ class Stage:
         return found
 
     def placed(self, name: str) -> list[tuple[str, str]]:
-        """(node, id) of all slots of a fault of the experiment."""
+        """(node, id there) of all slots of a fault of the experiment; no node for one that waits
+        for its next pod."""
         items = (s for s in self.core.order if s.item.role == "fault")
-        return [(s.item.node, s.id) for s in items if s.item.name == name]
+        return [at for s in items if s.item.name == name for at in self.core.places(s)]
 
     def client(self, node: str) -> AgentClient:
         """The agent of a node. Raises InvalidSpec if nothing of the run is on it."""

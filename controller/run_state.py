@@ -153,6 +153,8 @@ class Place:
     pod: str
     uid: str
     containers: tuple[str, ...] = ()
+    volume: str = ""
+    """The volume that is hit, if it outlives the pod."""
     why: str = ""
     cut: bool = False
     """What it was bound to before is gone already: a container of the same pod."""
@@ -165,6 +167,7 @@ class Travel:
     pod: str = ""
     uid: str = ""
     containers: tuple[str, ...] = ()
+    volume: str = ""
     why: str = ""
     leaving: bool = False
     """Its pod is being deleted or has completed, and all that goes with it."""

@@ -24,8 +24,8 @@ from controller.experiment_plan import places_of, plan_schedule
 from controller.live import moment
 from controller.noise import with_noise
 from controller.options import checked
+from controller.run_nodes import open_ports
 from controller.run_pods import on_cluster
-from controller.run_start import open_ports
 from controller.schedule import (
     generate,
     preset_named,

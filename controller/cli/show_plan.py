@@ -8,9 +8,10 @@ from controller import render
 from controller.experiment import Experiment
 from controller.kube.ways import Ways
 from controller.live import moment
+from controller.run_nodes import open_ports
 from controller.run_plan import RunPlan
 from controller.run_preflight import Preview
-from controller.run_start import check_nodes, new_run_id, open_ports
+from controller.run_start import check_nodes, new_run_id
 
 
 def show_plan(experiment: Experiment, plan: RunPlan, form: str, through: Ways | None) -> None:
@@ -56,6 +57,8 @@ def pods_lines(plan: RunPlan) -> list[str]:
         names = ", ".join(pod.pod for pod in found.pods)
         seed = f", seed {found.seed}" if found.seed else ""
         lines.append(f"{found.target}: {len(found.pods)} of {found.matching} pods{seed}: {names}")
+        if found.follow:
+            lines.append(f"  followed: {found.follow}")
         lines += [f"  left out {pod}: {why}" for pod, why in found.left_out.items()]
         lines += [f"  {note}" for note in found.notes]
     if plan.open_targets:

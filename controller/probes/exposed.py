@@ -23,7 +23,8 @@ class ExposureAgent(Protocol):
 
 Clients = Callable[[str], ExposureAgent]
 Placed = Callable[[str], list[tuple[str, str]]]
-"""Name of a fault in the experiment -> (node, id) of each of its slots."""
+"""Name of a fault in the experiment -> (node, id) of each of its slots; no node for one that
+waits for the pod that it will hit next."""
 
 
 def measure(spec: ExposureProbe, clients: Clients, placed: Placed) -> Outcome:
@@ -34,6 +35,9 @@ def measure(spec: ExposureProbe, clients: Clients, placed: Placed) -> Outcome:
     users: list[str] = []
     doubts: list[str] = []
     for node, fault in placed(spec.fault or ""):
+        if not node:
+            doubts.append("it waits for the next pod of its workload")
+            continue
         found = _asked(clients(node), fault, spec.timeout.total_seconds())
         if found is None:
             continue
