@@ -59,17 +59,7 @@ def with_trail(
         there = find_pods(cluster, replace(query, names=()))
     lookups = Lookups(cluster, entry.volume)
     mine = {pod.uid: pod for pod in chosen}
-    followed = tuple(
-        one.model_copy(
-            update={
-                "owner": lookups.owner_of(mine[one.uid]),
-                "place": lookups.place_of(mine[one.uid]),
-            }
-        )
-        if follows(entry, mine[one.uid])
-        else one
-        for one in found.pods
-    )
+    followed = tuple(_with_workload(one, mine[one.uid], entry, lookups) for one in found.pods)
     bare = [one.pod for one in followed if not one.owner]
     notes = (f"nothing takes the place of {', '.join(bare)}: no workload has it",) if bare else ()
     others = tuple(sorted({pod.uid for pod in there} - mine.keys()))
@@ -81,3 +71,10 @@ def with_trail(
             "notes": (*found.notes, *notes),
         }
     )
+
+
+def _with_workload(one: FoundPod, pod: Pod, entry: PodsEntry, lookups: Lookups) -> FoundPod:
+    if not follows(entry, pod):
+        return one
+    update = {"owner": lookups.owner_of(pod), "place": lookups.place_of(pod)}
+    return one.model_copy(update=update)
