@@ -10,13 +10,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from controller.experiment import Experiment
+from controller.experiment_objects import object_problems, on_objects
 from controller.experiment_parts import PARTS, part_problems
 from controller.experiment_plan import ns, plan_experiment, stage_spans
-from controller.experiment_pods import Found, agent_url
+from controller.experiment_pods import Found
 from controller.experiment_refs import check_references
 from controller.experiment_samples import sample_spec, sample_target
-from controller.experiment_targets import NodeEntry
 from controller.experiment_yaml import Document, Path, Problem, dotted, read_document
+from controller.kube.kinds import cluster_kinds
 from controller.render import BETWEEN_REASONS
 from controller.run_plan import PlanItem, RunPlan, most_at_once
 from nodeagent.faults import kinds
@@ -124,7 +125,7 @@ def _kinds_in(document: Document) -> None:
     faults = document.data.get("faults")
     for name, fault in faults.items() if isinstance(faults, dict) else ():
         kind = fault.get("kind") if isinstance(fault, dict) else None
-        if isinstance(kind, str) and kind not in kinds():
+        if isinstance(kind, str) and kind not in {**kinds(), **cluster_kinds()}:
             document.problem(("faults", name, "kind"), f"there is no fault kind {kind!r}")
 
 
@@ -218,13 +219,22 @@ def _fault(
 def _fault_kind(document: Document, experiment: Experiment, name: str) -> None:
     fault = experiment.faults[name]
     here: Path = ("faults", name)
+    if on_objects(fault):
+        for path, text in object_problems(experiment, name):
+            document.problem(path, text)
+        return
     kind = kinds().get(fault.kind)
     if kind is None:
-        text = f"there is no fault kind {fault.kind!r}; known: {', '.join(kinds())}"
+        known = ", ".join((*kinds(), *cluster_kinds()))
+        text = f"there is no fault kind {fault.kind!r}; known: {known}"
         document.problem((*here, "kind"), text)
         return
     for target_name in fault.targets:
         entry = experiment.targets[target_name]
+        if entry.objects is not None:
+            text = f"{kind.name} does not act on objects: {target_name!r} is some"
+            document.problem((*here, "target"), text)
+            continue
         try:
             target = entry.target if entry.pods is None else sample_target(kind, entry.pods)
             spec = sample_spec(kind, fault.spec, fault.to_pods, entry.pods)
@@ -277,14 +287,3 @@ def _metastable(document: Document, experiment: Experiment, plan: RunPlan) -> No
             over = _text(needed - plan.end_ns)
             text = f"its hold window outlives the run by {over}: end the trigger earlier"
             document.problem(("groups", name, "overload"), text)
-
-
-def addresses(experiment: Experiment, plan: RunPlan) -> dict[str, NodeEntry]:
-    """The nodes that the experiment's targets are on, those of its pods as well."""
-    used = {target.node for target in experiment.targets.values()}
-    found = {name: node for name, node in experiment.nodes.items() if name in used}
-    for item in plan.items:
-        known = experiment.nodes.get(item.node)
-        if item.node:
-            found[item.node] = known or NodeEntry(agent=agent_url(item.node), zone=item.zone)
-    return found

@@ -1,4 +1,4 @@
-"""From an experiment, or a schedule and an experiment's targets, to a resolved plan; pure."""
+"""From an experiment to a resolved plan; pure."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from controller.experiment import Experiment, FaultEntry, StageEntry
+from controller.experiment_objects import CLUSTER, object_target, on_objects, words_of
 from controller.experiment_pods import Found, Hit
-from controller.experiment_truth import drawn_truth
+from controller.kube.kinds import cluster_kinds
 from controller.run_plan import GroupType, PlanChange, PlanItem, RunPlan, sorted_items
-from controller.schedule_core import Place
-from controller.schedule_model import Schedule, ScheduledFault
-from nodeagent.faults import kinds
 from nodeagent.model.errors import InvalidSpec
 
 _MS = 1_000_000
+AT_ONCE_NS = 1_000_000_000
 
 
 def ns(value: timedelta) -> int:
@@ -57,9 +56,10 @@ def plan_experiment(experiment: Experiment, found: Found | None = None) -> RunPl
             hits = [
                 hit
                 for target_name in fault.targets
-                for hit in _hits(experiment, name, target_name, found)
+                for hit in _hits(experiment, (name, slot_name), target_name, found)
             ]
-            whole = f"{slot_name}/pods" if _on_pods(experiment, fault) and len(hits) > 1 else ""
+            many = len(hits) > 1 and _on_pods(experiment, fault)
+            whole = f"{slot_name}/pods" if many and not on_objects(fault) else ""
             for target_name, hit in hits:
                 slot = _slot(slot_name, fault, target_name, hit)
                 span = (start, end)
@@ -74,6 +74,7 @@ def plan_experiment(experiment: Experiment, found: Found | None = None) -> RunPl
         changes=tuple(changes),
         cluster=found.cluster if found else "",
         pods=found.pods if found else (),
+        objects=tuple(found.objects) if found else (),
     )
 
 
@@ -86,17 +87,32 @@ def _on_pods(experiment: Experiment, fault: FaultEntry) -> bool:
 
 
 def _hits(
-    experiment: Experiment, fault: str, target_name: str, found: Found | None
+    experiment: Experiment, of: tuple[str, str], target_name: str, found: Found | None
 ) -> list[tuple[str, Hit]]:
-    """What a fault hits of a target: (name of the target, where and what)."""
-    entry = experiment.targets[target_name]
+    """What a fault, by its name and slot, hits of a target: (the target's name, where and what)."""
+    entry, (fault, slot) = experiment.targets[target_name], of
+    if on_objects(experiment.faults[fault]):
+        return [(target_name, _of_cluster(experiment, fault, slot, target_name, found))]
     if entry.pods is None:
         zone = experiment.nodes[entry.node].zone
         return [(target_name, Hit(entry.node, zone, "", entry.target))]
     if found is None or found.hits is None:
-        asked = entry.pods.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-        return [(target_name, Hit("", "", "", {"type": "pods", **asked}))]
+        return [(target_name, Hit("", "", "", words_of(entry.pods)))]
     return [(target_name, hit) for hit in found.hits[fault, target_name]]
+
+
+def _of_cluster(
+    experiment: Experiment, fault: str, slot: str, target_name: str, found: Found | None
+) -> Hit:
+    """One fault on objects, chosen when it starts; each repetition by a seed of its own."""
+    target = experiment.targets[target_name]
+    entry = target.pods or target.objects
+    if entry is None:
+        raise InvalidSpec(f"{target_name} is no object of a cluster")
+    known = [one for one in found.objects if one.fault == fault] if found else []
+    space = next((one.namespace for one in known if one.target == target_name), None)
+    seed = f"{experiment.seed} {target_name} {slot}"
+    return Hit(CLUSTER, "", "", object_target(entry, seed, space))
 
 
 def _slot(slot_name: str, fault: FaultEntry, target_name: str, hit: Hit) -> str:
@@ -114,9 +130,9 @@ def _occurrences(
 ) -> Iterator[tuple[str, int, int]]:
     begin, limit = spans.get(fault.stage or "", (0, ns(experiment.duration)))
     start = begin + ns(fault.at)
-    length = None if fault.duration is None else ns(fault.duration)
+    length = _life(experiment, fault)
     if fault.repeat is None:
-        yield name, start, limit if length is None else start + length
+        yield name, start, limit if length is None else min(start + length, limit)
         return
     period = ns(fault.repeat.every)
     length = period if length is None else length
@@ -134,6 +150,18 @@ def _occurrences(
             changes.append(PlanChange(slot=slot, action="delayed", rule="overlap", detail=text))
         free = actual + length
         yield slot, actual, free
+
+
+def _life(experiment: Experiment, fault: FaultEntry) -> int | None:
+    """How long a fault lives by the file; one that is over at once, as long as it may be late."""
+    if fault.duration is None and _at_once(fault):
+        period = ns(experiment.late) + AT_ONCE_NS
+        return min(period, ns(fault.repeat.every)) if fault.repeat else period
+    return None if fault.duration is None else ns(fault.duration)
+
+
+def _at_once(fault: FaultEntry) -> bool:
+    return on_objects(fault) and cluster_kinds()[fault.kind].at_once
 
 
 def _group_of(experiment: Experiment, fault: str) -> tuple[str, GroupType]:
@@ -173,7 +201,10 @@ def _item(
         whole=whole,
         start_ns=span[0],
         end_ns=span[1],
-        to_the_end=fault.duration is None and fault.stage is None and fault.repeat is None,
+        to_the_end=fault.duration is None
+        and fault.stage is None
+        and fault.repeat is None
+        and not _at_once(fault),
         truth=fault.truth,
         remedies=fault.remedies,
         follow=hit.follow,
@@ -189,93 +220,3 @@ def _ends_together(experiment: Experiment, items: list[PlanItem]) -> Iterator[Pl
     for item in items:
         end = last.get(item.group, item.end_ns)
         yield item if end == item.end_ns else item.model_copy(update={"end_ns": end})
-
-
-# --- schedules ---------------------------------------------------------------------------
-
-
-def places_of(experiment: Experiment) -> tuple[Place, ...]:
-    """The experiment's targets as places that a schedule can draw, one for each service.
-
-    Raises InvalidSpec if two targets of a service are on two nodes: a place has one.
-    """
-    found: dict[str, Place] = {}
-    for entry in experiment.targets.values():
-        if entry.pods is not None:
-            continue  # which kinds a pod takes, and where it is, is known when a run starts
-        takes = _kinds_for(str(entry.target.get("type", "")))
-        if entry.kinds is not None:
-            takes &= frozenset(entry.kinds)
-        zone = experiment.nodes[entry.node].zone if entry.node in experiment.nodes else ""
-        known = found.get(entry.service)
-        if known is not None and known.node != entry.node:
-            raise InvalidSpec(
-                f"the service {entry.service} has targets on {known.node} and on {entry.node}",
-                "a schedule counts faults by service, node and zone",
-                "give them services of their own",
-            )
-        takes |= known.kinds or frozenset() if known else frozenset()
-        found[entry.service] = Place(entry.service, entry.node, zone, takes)
-    return tuple(found[name] for name in sorted(found))
-
-
-def _kinds_for(target_type: str) -> frozenset[str]:
-    return frozenset(name for name, kind in kinds().items() if target_type in kind.targets)
-
-
-def plan_schedule(schedule: Schedule, experiment: Experiment) -> RunPlan:
-    """A schedule on an experiment's targets. Raises InvalidSpec listing what has no target."""
-    items: list[PlanItem] = []
-    missing: list[str] = []
-    for fault in schedule.faults:
-        target_name = _target_for(experiment, fault.service, fault.kind)
-        if target_name is None:
-            missing.append(f"{fault.slot} ({fault.kind} on {fault.service})")
-        else:
-            items.append(_scheduled(experiment, fault, target_name))
-    if missing:
-        raise InvalidSpec(
-            f"{len(missing)} faults of the schedule have no target in {experiment.name}",
-            ", ".join(missing[:10]) + (", ..." if len(missing) > 10 else ""),
-            "draw the schedule from these targets: faultctl schedule generate --targets FILE",
-        )
-    return RunPlan(
-        experiment=experiment.name,
-        seed=schedule.seed,
-        end_ns=max(schedule.end_ms, schedule.window_ms) * _MS,
-        items=sorted_items(items),
-        changes=tuple(
-            PlanChange(slot=c.slot, action=c.action, rule=c.rule, detail=c.kind)
-            for c in schedule.changes
-        ),
-    )
-
-
-def _scheduled(experiment: Experiment, fault: ScheduledFault, target_name: str) -> PlanItem:
-    entry = experiment.targets[target_name]
-    return PlanItem(
-        slot=fault.slot,
-        name=fault.slot,
-        node=entry.node,
-        zone=experiment.nodes[entry.node].zone,
-        service=entry.service,
-        target_name=target_name,
-        kind=fault.kind,
-        target=entry.target,
-        spec=fault.spec,
-        start_ns=fault.start_ms * _MS,
-        end_ns=fault.end_ms * _MS,
-        group_type="concurrent",
-        truth=drawn_truth(fault.kind, entry),
-    )
-
-
-def _target_for(experiment: Experiment, service: str, kind: str) -> str | None:
-    known = kinds().get(kind)
-    if known is None:
-        return None
-    for name, entry in experiment.targets.items():
-        allowed = entry.kinds is None or kind in entry.kinds
-        if entry.service == service and allowed and entry.target.get("type") in known.targets:
-            return name
-    return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -16,6 +16,9 @@ from controller.kube.choose import NARROW, parse_how_many
 from controller.kube.labels import parse_field_selector, parse_selector
 from nodeagent.model.errors import InvalidSpec
 from nodeagent.model.units import Size
+
+if TYPE_CHECKING:
+    from controller.experiment_objects import FoundObjects
 
 AGENT_SCHEME = "kube://"
 """Of a node's agent that is a pod of the cluster; the node's name there follows."""
@@ -249,3 +252,5 @@ class Found:
     """By name of the fault and of its target."""
     specs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Of faults whose far ends are pods, with their addresses."""
+    objects: Sequence[FoundObjects] = ()
+    """What faults on the cluster's own objects would do now."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from controller.experiment import Experiment
+from controller.experiment_objects import CLUSTER
 from controller.experiment_yaml import Document, Path
 
 Reference = tuple[Path, str, str, str]
@@ -14,7 +15,7 @@ Reference = tuple[Path, str, str, str]
 def references(e: Experiment) -> Iterator[Reference]:
     """All references, those that hold and those that do not."""
     for name, target in e.targets.items():
-        if target.pods is None:
+        if not target.of_cluster:
             yield ("targets", name, "node"), target.node, "nodes", "node"
     for name, stage in e.stages.items():
         for other in stage.after:
@@ -68,9 +69,7 @@ def check_references(document: Document, e: Experiment) -> None:
     for name, fault in e.faults.items():
         if len(set(fault.targets)) != len(fault.targets):
             document.problem(("faults", name, "target"), "a target is there twice")
-    for name in (e.noise.targets or ()) if e.noise else ():
-        if name in e.targets and e.targets[name].pods is not None:
-            document.problem(("noise", "targets"), f"{name!r} is pods: noise does not act on them")
+    _check_noise(document, e)
     home: dict[str, str] = {}
     for name, group in e.groups.items():
         for member in group.faults:
@@ -78,3 +77,14 @@ def check_references(document: Document, e: Experiment) -> None:
                 text = f"{member!r} is in the group {home[member]!r} already"
                 document.problem(("groups", name, "faults"), text)
             home[member] = name
+
+
+def _check_noise(document: Document, e: Experiment) -> None:
+    """Noise on pods is on the cluster's objects; on other objects there is none."""
+    for name in (e.noise.targets or ()) if e.noise else ():
+        entry = e.targets.get(name)
+        if entry is not None and entry.objects is not None:
+            text = f"{name!r} is objects: noise does not act on them"
+            document.problem(("noise", "targets"), text)
+        if entry is not None and entry.pods is not None and CLUSTER in e.nodes:
+            document.problem(("nodes", CLUSTER), "a run calls the cluster so: choose another name")

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from controller.experiment import Experiment
+from controller.kube.kinds import cluster_kinds
 from controller.options import schema_of
 from nodeagent.faults import kinds
 
@@ -24,13 +25,14 @@ def experiment_schema(*, with_kinds: bool = False) -> dict[str, Any]:
     }
     if with_kinds:
         fault = schema["$defs"]["FaultEntry"]
-        fault["properties"]["kind"] = {"enum": list(kinds())}
-        fault["allOf"] = [_by_kind(schema, name) for name in kinds()]
+        fault["properties"]["kind"] = {"enum": [*kinds(), *cluster_kinds()]}
+        fault["allOf"] = [_by_kind(schema, name) for name in (*kinds(), *cluster_kinds())]
     return schema
 
 
 def _by_kind(schema: dict[str, Any], name: str) -> dict[str, Any]:
-    spec = schema_of(kinds()[name].spec, name + "-")
+    own = cluster_kinds().get(name)
+    spec = schema_of(own.spec if own else kinds()[name].spec, name + "-")
     for inner, data in spec.pop("$defs", {}).items():
         schema["$defs"][f"{name}-{inner}"] = data
     return {

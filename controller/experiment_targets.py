@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from controller.client import AgentAddress
+from controller.experiment_objects import ObjectsEntry
 from controller.experiment_pods import PodsEntry, cluster_node
 from nodeagent.model.units import Duration
 
@@ -61,7 +62,7 @@ class NodeEntry(BaseModel):
 
 
 class TargetEntry(BaseModel):
-    """Something that can be broken: a target on a node, or pods; as part of a service."""
+    """Something that can be broken: a target on a node, pods, or objects; as part of a service."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -76,17 +77,28 @@ class TargetEntry(BaseModel):
     pods: PodsEntry | None = Field(
         default=None, description="instead of node and target: pods of a cluster"
     )
+    objects: ObjectsEntry | None = Field(
+        default=None, description="instead of both: objects of a cluster, for faults on them"
+    )
     kinds: tuple[str, ...] | None = Field(
         default=None, description="kinds that schedules and noise may use on it; absent: any"
     )
 
     @model_validator(mode="after")
     def _one_of_both(self) -> TargetEntry:
-        if self.pods is None:
+        if self.pods is not None and self.objects is not None:
+            raise ValueError("pods or objects, one of them")
+        if not self.of_cluster:
             lacking = [name for name in ("node", "target") if not getattr(self, name)]
             if lacking:
                 raise ValueError(f"{' and '.join(lacking)} is missing (or pods instead)")
         elif self.node or self.target or self.kinds is not None:
-            raise ValueError("pods stands for node and target, and no schedule draws from it: "
+            word = "pods" if self.objects is None else "objects"
+            raise ValueError(f"{word} stands for node and target, and no schedule draws from it: "
                              "leave node, target and kinds out")  # fmt: skip
         return self
+
+    @property
+    def of_cluster(self) -> bool:
+        """Whether it is looked up in a cluster, and not a target on a node that is named."""
+        return self.pods is not None or self.objects is not None

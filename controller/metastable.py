@@ -11,7 +11,7 @@ from controller.experiment_plan import ns
 from controller.records import FaultEnded, SampleRecord, SampleRef, Verdict, VerdictRecord
 
 ORACLE = "metastable"
-VERIFIED = ("reverted", "remedied", "expired")
+VERIFIED = ("reverted", "remedied", "expired", "done")
 """Ends that the node has read back; nothing of the trigger is left."""
 
 

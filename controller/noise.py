@@ -17,8 +17,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 
 from controller.experiment import Experiment, NoiseEntry
+from controller.experiment_objects import CLUSTER, object_target
 from controller.experiment_plan import ns
 from controller.experiment_targets import PositiveDuration, TargetEntry
+from controller.kube.kinds import cluster_kinds
 from controller.run_plan import PlanChange, PlanItem, RunPlan, sorted_items
 from controller.schedule_draw import Stream
 from nodeagent.faults import kinds
@@ -48,10 +50,17 @@ class NoiseKind(BaseModel):
 
     def fits(self, entry: TargetEntry) -> bool:
         """Whether it can act on a target, as far as its type and the kind tell."""
+        if self.on_objects:
+            return entry.pods is not None
         known = kinds().get(self.kind)
         type_name = str(entry.target.get("type", ""))
         allowed = entry.kinds is None or self.kind in entry.kinds
         return known is not None and allowed and type_name in known.targets and self.takes(entry)
+
+    @property
+    def on_objects(self) -> bool:
+        """Whether it is on the cluster's own objects, and takes targets that are pods."""
+        return self.kind in cluster_kinds()
 
     def takes(self, entry: TargetEntry) -> bool:
         """Whether the target's type is one of its own."""
@@ -157,11 +166,19 @@ class NoiseSource:
                 target = stream.choice(fitting)
                 number = f"{slot}-{len(placed) + 1}"
                 entry = self.targets[target]
-                placed.append(_noise_item(number, name, kind, target, entry, span))
+                item = _noise_item(number, name, kind, target, entry, span)
+                placed.append(self._chosen_later(item, entry))
         return placed, [
             _lacking(f"{slot}-{number}", "no-free-target", "nothing fits a target without a fault")
             for number in range(len(placed) + 1, wanted + 1)
         ]
+
+    def _chosen_later(self, item: PlanItem, entry: TargetEntry) -> PlanItem:
+        """Pods of noise are chosen when it starts, by a seed of its own."""
+        if entry.pods is None:
+            return item
+        target = object_target(entry.pods, f"{self.seed} {item.target_name} {item.slot}")
+        return item.model_copy(update={"node": CLUSTER, "target": target})
 
     def _fitting(self, kind: NoiseKind, span: Span, used: set[str]) -> list[str]:
         return [
@@ -208,6 +225,14 @@ def chosen(names: Iterable[str] | None) -> dict[str, NoiseKind]:
     return {name: known[name] for name in names}
 
 
+def _of_use(
+    found: dict[str, NoiseKind], targets: Mapping[str, TargetEntry]
+) -> dict[str, NoiseKind]:
+    """Without what takes pods where none are meant: the draws of such files stay what they were."""
+    pods = any(entry.pods is not None for entry in targets.values())
+    return {name: kind for name, kind in found.items() if pods or not kind.on_objects}
+
+
 def measured_windows(plan: RunPlan, experiment: Experiment) -> tuple[Span, ...]:
     """Where an oracle measures, as far as the plan tells: the hold windows of metastable
     groups. Windows that begin with an operator's word are not known ahead."""
@@ -225,13 +250,14 @@ def with_noise(
 ) -> RunPlan:
     """The plan and its noise; the faults' timeline is byte for byte as before.
 
-    Without a `noise` block the profile `paper` on all targets is taken. Raises InvalidSpec.
+    Without a `noise` block the profile `paper` is taken. Absent `targets` are all that are not
+    pods: those have to be named. Raises InvalidSpec.
     """
     entry = experiment.noise or NoiseEntry()
     targets = {
         name: target
         for name, target in experiment.targets.items()
-        if entry.targets is None or name in entry.targets
+        if (entry.targets is None and target.pods is None) or name in (entry.targets or ())
     }
     windows: tuple[Span, ...] = ()
     if not entry.in_oracle_windows:
@@ -241,7 +267,7 @@ def with_noise(
         plan.seed,
         Surroundings(plan.of("fault"), plan.end_ns, windows),
         targets,
-        chosen(entry.catalogue),
+        _of_use(chosen(entry.catalogue), targets),
     ).draw()
     return plan.model_copy(
         update={

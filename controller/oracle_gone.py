@@ -75,8 +75,10 @@ def gone(story: FaultStory, exposure: Series | None, start_ns: int, end_ns: int)
         return Finding("unknown", (f"{story.id} was never injected",))
     if ended is None or at is None or at >= end_ns:
         return _while_armed(story, exposure, start_ns, end_ns)
-    if story.planned.group_type == "metastable" and ended.reason in ("reverted", "expired"):
+    if story.planned.group_type == "metastable" and ended.reason in ("reverted", "expired", "done"):
         return _trigger(story, at, start_ns)
+    if ended.reason == "done":
+        return Finding("pass", (f"{story.id} was over at once; what it left is judged",))
     if ended.reason == "remedied":
         return _remedied(story, at, start_ns)
     routed = routed_ns(story, exposure, at)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from controller.experiment import ActEntry, Experiment
 from controller.experiment_parts import parse_parts
+from controller.kube.kinds import cluster_kinds
 from controller.oracle import nanoseconds, oracles_of
 from controller.oracle_control import ACTS
 from controller.probes.command import Agents, run
@@ -57,6 +58,12 @@ def control_plan(plan: RunPlan, experiment: Experiment, pacing: Pacing) -> RunPl
                 f"{item.slot} is of a metastable group",
                 "its trigger goes by plan, so that no control can remedy it",
                 "leave the group out of the file that is checked",
+            )
+        if item.on_objects and cluster_kinds()[item.kind].at_once:
+            raise InvalidSpec(
+                f"{item.slot} is over at once",
+                f"{item.kind} arms nothing that a control could remedy",
+                "leave it out of the file that is checked",
             )
         act_s = max([a.timeout.total_seconds() for _, a in acts_of(experiment, item)], default=0)
         last = item.start_ns + pacing.alone(hold(item.slot)) + int(act_s * 10**9)

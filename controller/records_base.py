@@ -11,10 +11,18 @@ Phase = Literal["before", "during", "after", "hold"]
 Role = Literal["fault", "noise"]
 
 EndWord = Literal[
-    "reverted", "expired", "remedied", "agent-lost", "rebooted", "apply-failed", "unconfirmed"
+    "reverted",
+    "expired",
+    "remedied",
+    "agent-lost",
+    "rebooted",
+    "apply-failed",
+    "unconfirmed",
+    "done",
 ]
-"""nodeagent.model.record.EndReason, and `unconfirmed`: the node did not answer any more, so
-that only its own lease is known to end the fault."""
+"""nodeagent.model.record.EndReason, and two more. `unconfirmed`: the node did not answer any
+more, so that only its own lease is known to end the fault. `done`: it was over at once, as the
+deletion of a pod is, and nothing was armed."""
 
 MOVED_AWAY = "moved away"
 """By what a fault ended that follows its workload on one node only, when that left the node."""

@@ -11,6 +11,7 @@ from controller.bundle import SUFFIX, seal_folder
 from controller.clock import boottime_ns, wall
 from controller.experiment import Experiment
 from controller.experiment_check import Loaded, load_experiment
+from controller.experiment_objects import SCHEME
 from controller.metastable import trigger_of, verdict_record
 from controller.oracle_finish import judged
 from controller.recorder import Recorder, read_header, read_records
@@ -76,7 +77,7 @@ def experiment_of(folder: Path) -> Loaded:
     nodes = {
         record.node: record.address
         for record in read_records(folder, "nodes.jsonl")
-        if isinstance(record, NodeRecord)
+        if isinstance(record, NodeRecord) and not record.address.startswith(SCHEME)
     }
     raw = (folder / EXPERIMENT_FILE).read_bytes()
     return load_experiment(raw, EXPERIMENT_FILE, nodes=nodes, for_schedule=True)

@@ -10,7 +10,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from controller.experiment_objects import FoundObjects
 from controller.experiment_pods import FoundPods
+from controller.kube.kinds import cluster_kinds
 from controller.records import GroundTruth, Role
 from controller.schedule_core import peak
 from nodeagent.model.plan import FaultRequest
@@ -65,6 +67,11 @@ class PlanItem(BaseModel):
         """How long its node lets it live at the very most."""
         return timedelta(microseconds=(self.end_ns - self.start_ns + HARD_MARGIN_NS) // 1000)
 
+    @property
+    def on_objects(self) -> bool:
+        """Whether it is on the cluster's own objects, and done by the controller."""
+        return self.kind in cluster_kinds()
+
     def request(self, run: str) -> FaultRequest:
         """What the node is asked; neutral words only, the node shows them to anybody."""
         return FaultRequest(
@@ -102,6 +109,10 @@ class RunPlan(BaseModel):
     changes: tuple[PlanChange, ...] = ()
     cluster: str = Field(default="", description="that the run's pods and agents are of")
     pods: tuple[FoundPods, ...] = ()
+    objects: tuple[FoundObjects, ...] = ()
+    ledger: str = Field(
+        default="", description="journal of the faults on the cluster's objects; empty for none"
+    )
 
     @property
     def open_targets(self) -> tuple[str, ...]:

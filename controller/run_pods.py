@@ -12,6 +12,7 @@ from typing import Any
 
 from controller.experiment import Experiment, FaultEntry
 from controller.experiment_check import Loaded, listed, with_found
+from controller.experiment_objects import on_objects
 from controller.experiment_pods import (
     Found,
     FoundPods,
@@ -25,11 +26,13 @@ from controller.experiment_samples import with_far_ends
 from controller.experiment_yaml import Document, Path, read_document
 from controller.kube.asked import asked
 from controller.kube.discover import Query, check_protected, denied, find_nodes, find_pods
+from controller.kube.identity import identity
 from controller.kube.objects import Node, Pod
 from controller.kube.resolve import find_peers
 from controller.kube.select import Ask, Selection, select
 from controller.kube.targets import check_ask, pod_targets
 from controller.kube.ways import Reached, Ways
+from controller.run_objects import look_up
 from controller.run_plan import RunPlan
 from controller.run_trail import follows, found_pods, with_trail
 from nodeagent.faults import kinds
@@ -40,7 +43,7 @@ from nodeagent.model.protected import NAMESPACES
 def needs_cluster(experiment: Experiment) -> bool:
     """Whether a target is pods, or on a node whose agent is one of a cluster."""
     return any(
-        entry.pods is not None or cluster_node(experiment.nodes[entry.node].agent) is not None
+        entry.of_cluster or cluster_node(experiment.nodes[entry.node].agent) is not None
         for entry in experiment.targets.values()
     )
 
@@ -70,28 +73,6 @@ def on_cluster(plan: RunPlan, experiment: Experiment, ways: Ways) -> RunPlan:
         return plan.model_copy(update={"cluster": identity(there.cluster)})
 
 
-def identity(cluster: Any) -> str:
-    """Which cluster it is: the UID of a namespace that every one has and none ever loses; its
-    address for those who may not read that."""
-    from controller.kube.answers import ApiPath
-
-    try:
-        space = cluster.get(ApiPath("namespaces", name="kube-system"))
-    except Refused:
-        space = None
-    return str(space["metadata"]["uid"]) if space is not None else str(cluster.server)
-
-
-def check_same(cluster: Any, name: str) -> None:
-    """Raises Refused when it is another cluster than the one that a run was played on."""
-    if identity(cluster) != name:
-        raise Refused(
-            f"{cluster.server} is not the cluster of this run",
-            f"the run is on {name}",
-            "name that one: --kubeconfig FILE, --context NAME",
-        )
-
-
 @dataclass
 class Finder:
     """Looks all entries up and notes everything that is wrong, by line."""
@@ -112,6 +93,7 @@ class Finder:
                 self._entry(name, entry.pods, known)
         for fault in self.experiment.faults:
             self._far_ends(fault)
+        objects = look_up(self.experiment, self.there.cluster, self.note)
         if self.wrong:
             kind = next((InvalidSpec for e in self.wrong if isinstance(e, InvalidSpec)), Refused)
             raise kind(
@@ -119,9 +101,11 @@ class Finder:
                 listed(self.document.problems),
                 in_file_words(self.wrong[0].hint),
             )
-        return Found(identity(self.there.cluster), tuple(self.pods), self.hits, self.specs)
+        found = (tuple(self.pods), self.hits, self.specs, objects)
+        return Found(identity(self.there.cluster), *found)
 
-    def _note(self, path: Path, error: FaultError) -> None:
+    def note(self, path: Path, error: FaultError) -> None:
+        """Something that is wrong, at a path of the file. Raises Unreachable if it is that."""
         if isinstance(error, Unreachable):
             raise error
         self.wrong.append(error)
@@ -140,7 +124,7 @@ class Finder:
             path: Path = ("nodes", name, "agent")
             if node in names:
                 text = f"{names[node]!r} is the same node of the cluster"
-                self._note(path, InvalidSpec(text))
+                self.note(path, InvalidSpec(text))
             elif name in used:
                 self._agent(path, node)
             names.setdefault(node, name)
@@ -152,7 +136,7 @@ class Finder:
         try:
             agent = self.there.agents.pods().get(node)
         except Refused as exc:
-            self._note(path, exc)
+            self.note(path, exc)
             return False
         if agent is None:
             error = Refused(
@@ -163,7 +147,7 @@ class Finder:
             error = Refused(f"the agent of node {node} is not ready{of}", f"pod {agent.name}")
         else:
             return True
-        self._note(path, error)
+        self.note(path, error)
         return False
 
     def _node(self, path: Path, node: str, known: dict[str, str]) -> str:
@@ -171,7 +155,7 @@ class Finder:
         name = known.get(node, node)
         entry = self.experiment.nodes.get(name)
         if name == node and entry is not None and cluster_node(entry.agent) is None:
-            self._note(path, InvalidSpec(
+            self.note(path, InvalidSpec(
                 f"node {node} of the cluster has the name of another node of this file",
                 f"whose agent is {entry.agent}", f"if they are one: agent: kube://{node}",
             ))  # fmt: skip
@@ -181,7 +165,8 @@ class Finder:
 
     def _entry(self, name: str, entry: PodsEntry, known: dict[str, str]) -> None:
         path: Path = ("targets", name, "pods")
-        faults = {n: f for n, f in self.experiment.faults.items() if name in f.targets}
+        faults = {n: f for n, f in self.experiment.faults.items()
+                  if name in f.targets and not on_objects(f)}  # fmt: skip
         if not faults:
             return
         seed = f"{self.experiment.seed} {name}"
@@ -195,7 +180,7 @@ class Finder:
             found = select(ask, there, nodes)
             self._rights(found)
         except FaultError as exc:
-            self._note(path, exc)
+            self.note(path, exc)
             return
         names = {}
         for node in dict.fromkeys(pod.node for pod in found.pods):
@@ -206,7 +191,7 @@ class Finder:
         try:
             record = with_trail(self.there.cluster, record, entry, query, (found.pods, there))
         except FaultError as exc:
-            self._note((*path, "follow"), exc)
+            self.note((*path, "follow"), exc)
         self.pods.append(record)
         for fault in faults:
             self._hits(fault, (name, entry), ask, found.pods, names, nodes)
@@ -236,7 +221,7 @@ class Finder:
             try:
                 targets = pod_targets(kind, pod, check_ask(kind, ask, entry.part), entry.part)
             except FaultError as exc:
-                self._note(("faults", fault, "target"), exc)
+                self.note(("faults", fault, "target"), exc)
                 continue
             at = names[pod.node]
             declared = self.experiment.nodes.get(at)
@@ -258,7 +243,7 @@ class Finder:
             found = find_peers(self.there.cluster, query, several(peers.zone))
             self.specs[name] = with_far_ends(kinds()[fault.kind], fault.spec, found.networks)
         except FaultError as exc:
-            self._note(("faults", name, "to_pods"), exc)
+            self.note(("faults", name, "to_pods"), exc)
             return
         told = f"far ends of {name}: {self.specs[name]['to']}"
         self.pods = [

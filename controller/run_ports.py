@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Protocol
 
 from controller.client import AgentAddress, AgentClient
+from controller.records import NodeRecord
 from controller.run_state import FaultView, NodeEvent
 from nodeagent.model.errors import UnknownFault
 from nodeagent.model.facts import Facts
@@ -45,6 +46,20 @@ class NodePort(Protocol):
         """Done with it."""
 
 
+class RunPort(NodePort, Protocol):
+    """A node of a run, or what stands for one."""
+
+    url: str
+    """Where it is, as an experiment has it."""
+
+    @property
+    def client(self) -> AgentClient:
+        """Its agent's client of now. Raises InvalidSpec where there is no agent."""
+
+    def record(self, name: str, t_ns: int, wall: str) -> NodeRecord:
+        """What it can do, for the record. Raises Unreachable."""
+
+
 class AgentPort:
     """A node's agent over gRPC."""
 
@@ -63,6 +78,19 @@ class AgentPort:
     def describe(self) -> tuple[pb.DescribeReply, Facts]:
         """What the node can do."""
         return self.client.describe()
+
+    def record(self, name: str, t_ns: int, wall: str) -> NodeRecord:
+        """See RunPort."""
+        reply, facts = self.describe()
+        return NodeRecord(
+            t_ns=t_ns,
+            wall=wall,
+            node=name,
+            address=self.url,
+            agent_version=reply.agent_version,
+            facts=facts.model_dump(mode="json"),
+            kinds={k.kind: {r.mechanism: r.missing for r in k.rungs} for k in reply.kinds},
+        )
 
     def plan(self, request: FaultRequest) -> tuple[Plan, str]:
         """See NodePort."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from controller.records import NodeRecord
 from controller.run_plan import PlanItem, RunPlan
-from controller.run_ports import AgentPort, NodePort
+from controller.run_ports import NodePort, RunPort
 from nodeagent.model.errors import Conflict, FaultError, Unreachable
 from nodeagent.model.plan import Plan
 from nodeagent.model.steps import StepBase
@@ -35,25 +35,15 @@ class Preview:
 
 
 def describe_nodes(
-    ports: Mapping[str, AgentPort], stamp: Callable[[], tuple[int, str]]
+    ports: Mapping[str, RunPort], stamp: Callable[[], tuple[int, str]]
 ) -> list[NodeRecord]:
     """Facts of all nodes. Raises Unreachable naming every node that does not answer."""
 
     def one(name: str) -> NodeRecord | FaultError:
         try:
-            reply, facts = ports[name].describe()
+            return ports[name].record(name, *stamp())
         except FaultError as exc:
             return exc
-        t_ns, wall = stamp()
-        return NodeRecord(
-            t_ns=t_ns,
-            wall=wall,
-            node=name,
-            address=ports[name].url,
-            agent_version=reply.agent_version,
-            facts=facts.model_dump(mode="json"),
-            kinds={k.kind: {r.mechanism: r.missing for r in k.rungs} for k in reply.kinds},
-        )
 
     names = sorted(ports)
     with ThreadPoolExecutor(min(MAX_THREADS, max(len(names), 1))) as pool:

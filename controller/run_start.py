@@ -38,8 +38,9 @@ from controller.run_exec import Effects
 from controller.run_finish import Outcome, finish
 from controller.run_measuring import Measuring, Rules, resumed
 from controller.run_nodes import Ports, open_ports
+from controller.run_object_node import with_ledger
 from controller.run_plan import RunPlan, fault_id
-from controller.run_ports import AgentPort
+from controller.run_ports import RunPort
 from controller.run_preflight import Preview, describe_nodes, preview, refuse
 from controller.run_recover import restore
 from controller.run_signals import interrupts
@@ -68,7 +69,7 @@ def new_run_id() -> str:
     return time.strftime("r%Y%m%d-%H%M%S-", time.gmtime()) + secrets.token_hex(2)
 
 
-def check_nodes(run: str, plan: RunPlan, ports: Mapping[str, AgentPort]) -> Preview:
+def check_nodes(run: str, plan: RunPlan, ports: Mapping[str, RunPort]) -> Preview:
     """The plan of every step on every node; touches nothing. Raises Unreachable, Refused."""
     describe_nodes(ports, lambda: (0, wall()))
     return preview(run, plan, ports)
@@ -87,6 +88,7 @@ def play_new(
     experiment, run = loaded.experiment, options.run
     if plan.open_targets:
         raise Refused("the pods of this plan were not looked up", ", ".join(plan.open_targets))
+    plan = with_ledger(plan)
     with open_ports(experiment, plan, ways) as ports:
         nodes = describe_nodes(ports, lambda: (0, wall()))
         found = preview(run, plan, ports)

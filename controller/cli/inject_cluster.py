@@ -13,13 +13,13 @@ import click
 
 from controller import render
 from controller.cli.inject_kube import kube_options
-from controller.cli.kube import check_policy
 from controller.kube import act, drift, keeper
+from controller.kube.admission import check_policy
 from controller.kube.asked import asked
 from controller.kube.client import Cluster
 from controller.kube.collect import Chosen, choose
 from controller.kube.discover import Query
-from controller.kube.kinds import ClusterKind, cluster_kinds
+from controller.kube.kinds import ClusterKind, cluster_kinds, lines_of
 from controller.kube.ledger import Entry, Ledger, own_ledger
 from controller.kube.patches import shown
 from controller.kube.select import Ask
@@ -155,20 +155,12 @@ def entry_data(entry: Entry) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _lines(entry: Entry) -> list[str]:
-    changed = [f"{one.place.shown} {shown(c)}" for one in entry.patched for c in one.changes]
-    removed = [
-        f"{one.place.shown} is {'evicted' if one.evict else 'deleted'}" for one in entry.removed
-    ]
-    return changed + removed
-
-
 def _show_plan(kind: ClusterKind, entry: Entry, found: Chosen, form: str) -> None:
     if form != "table":
         render.data({**entry_data(entry), "collateral": list(kind.collateral)}, form)
         return
     console = render.out()
-    for line in (*found.lines, *_lines(entry)):
+    for line in (*found.lines, *lines_of(found.work)):
         console.print(f"  {line}", markup=False)
     console.print("what no revert takes back:")
     for line in kind.collateral:
@@ -182,7 +174,7 @@ def _show(entry: Entry, found: Chosen, form: str) -> None:
         return
     console = render.out()
     console.print(f"{entry.id}: {entry.end_reason or entry.state}", markup=False)
-    for line in (*found.lines, *_lines(entry)):
+    for line in (*found.lines, *lines_of(found.work)):
         console.print(f"  {line}", markup=False)
     if entry.state == "armed":
         left = render.duration_ns(int((entry.end - time.time()) * 1e9))

@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from controller.cli.kube import ACCESS, access_options, check_policy, reached
+from controller.cli.kube import ACCESS, access_options, reached
+from controller.kube.admission import check_policy
 from controller.kube.ways import Reached
 from controller.options import option_name, spec_from, target_from
 from nodeagent.model.errors import InvalidSpec

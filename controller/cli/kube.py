@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,7 +12,7 @@ import click
 
 from controller.client import AgentAddress
 from controller.kube.ways import Reached, Ways
-from nodeagent.model.errors import InvalidSpec, Unreachable
+from nodeagent.model.errors import Unreachable
 from nodeagent.model.protected import AGENT_NAMESPACE
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -44,30 +44,15 @@ def with_access(function: F) -> F:
     return whole  # type: ignore[return-value]
 
 
-def ways(values: Mapping[str, Any]) -> Ways:
+def ways(values: Mapping[str, Any], policy: Path | None = None) -> Ways:
     """How agents are reached, by the options of access and those before the verb."""
     named: AgentAddress = click.get_current_context().find_root().obj
-    return Ways(named, **{name: values[name] for name in ACCESS})
+    return Ways(named, **{name: values[name] for name in ACCESS}, policy=policy)
 
 
 def reached(values: Mapping[str, Any]) -> AbstractContextManager[Reached]:
     """The cluster that the options name. Raises InvalidSpec, Unreachable or Refused."""
     return ways(values).cluster()
-
-
-def check_policy(cluster: Any, file: Path | None, asked: Iterable[tuple[str, str, Any]]) -> None:
-    """Raises Refused when the policy denies one of (kind, namespace, hard end) to this user."""
-    if file is None:
-        return
-    from nodeagent.model.policy import check, policy_from_yaml
-
-    try:
-        policy = policy_from_yaml(file.read_bytes())
-    except OSError as exc:
-        raise InvalidSpec(f"the policy {file} cannot be read", exc.strerror or str(exc)) from exc
-    who = cluster.whoami()
-    for kind, namespace, hard_end in dict.fromkeys(asked):
-        check(policy, who, kind, namespace, hard_end)
 
 
 def unreachable(failures: list[Any]) -> Unreachable:

@@ -26,7 +26,7 @@ def list_command(output: str) -> None:
         {
             "name": name,
             "kind": kind.kind,
-            "available": kind.kind in kinds(),
+            "available": kind.on_objects or kind.kind in kinds(),
             "scope": kind.scope,
             "about": kind.about,
         }

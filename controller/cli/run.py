@@ -13,12 +13,13 @@ from typing import Any
 import click
 
 from controller import render
-from controller.cli.kube import check_policy, ways, with_access
+from controller.cli.kube import ways, with_access
 from controller.cli.show_plan import show_plan
 from controller.experiment import Experiment
 from controller.experiment_check import Loaded, load_experiment
 from controller.experiment_pods import in_file_words
 from controller.experiment_schema import experiment_schema
+from controller.kube.admission import check_policy
 from controller.kube.ways import Ways
 from controller.live import LiveView, PlainView
 from controller.noise import with_noise
@@ -134,7 +135,7 @@ def run(file: Path | None, resume: Path | None, access: dict[str, Any], **values
     ctx = click.get_current_context()
     if resume is not None:
         with views() as watching:
-            outcome = take_over(resume, ways(access), watching)
+            outcome = take_over(resume, ways(access, values["policy"]), watching)
         show_outcome(outcome, values["output"])
         ctx.exit(outcome.exit_code)
     if file is None:
@@ -143,17 +144,17 @@ def run(file: Path | None, resume: Path | None, access: dict[str, Any], **values
     noise = noise_wanted(values["noise"], loaded.experiment)
     if values["plan_only"]:
         offline = values["offline"]
-        through = None if offline else ways(access)
+        through = None if offline else ways(access, values["policy"])
         loaded, plan = planned(loaded, noise, through, values["policy"])
         show_plan(loaded.experiment, plan, values["output"], through)
         return
     if values["at"] is not None:
         planned(
-            loaded, noise, ways(access), values["policy"]
+            loaded, noise, ways(access, values["policy"]), values["policy"]
         )  # what is wrong is told now, not then
         moment_at = parse_at(values["at"], values["zone"], datetime.now(UTC))
         wait_until(moment_at, lambda line: render.err().print(line, markup=False))
-    ctx.exit(play(loaded, None, noise, values, ways(access)))
+    ctx.exit(play(loaded, None, noise, values, ways(access, values["policy"])))
 
 
 def planned(
@@ -163,8 +164,11 @@ def planned(
     asks nobody. Raises Refused when the policy denies one of its faults to this user."""
 
     def allowed(cluster: Any, plan: RunPlan) -> None:
-        check_policy(cluster, policy, [(item.kind, namespace_of(item.target), item.hard_end)
-                                       for item in plan.items])  # fmt: skip
+        spaces = {(one.fault, one.target): one.spaces for one in plan.objects}
+        check_policy(cluster, policy, [
+            (item.kind, space, item.hard_end) for item in plan.items
+            for space in spaces.get((item.name, item.target_name), (namespace_of(item.target),))
+        ])  # fmt: skip
 
     if through is not None:
         try:

@@ -14,8 +14,9 @@ from typing import Any
 
 from controller import render
 from controller.cli.inject_cluster import ledger
-from controller.cli.kube import check_policy, reached
+from controller.cli.kube import reached
 from controller.kube import act, keeper
+from controller.kube.admission import check_policy
 from controller.kube.chaosmesh import Mapped, Unmapped, parse
 from controller.kube.collect import choose
 from controller.kube.group import apply_group, plan_group, renew_group, revert_group

@@ -20,7 +20,7 @@ from controller.cli.run import (
     read_experiment,
 )
 from controller.cli.show_plan import show_plan
-from controller.experiment_plan import places_of, plan_schedule
+from controller.experiment_schedule import places_of, plan_schedule
 from controller.live import moment
 from controller.noise import with_noise
 from controller.options import checked

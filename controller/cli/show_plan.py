@@ -83,6 +83,8 @@ def _plan_lines(plan: RunPlan, found: Preview) -> None:
             console.print(f"    mechanism: {node_plan.mechanism}", markup=False)
             for number, step in enumerate(node_plan.steps, 1):
                 console.print(f"    {number}. {step.summary()}", markup=False)
+            for note in node_plan.notes if item.on_objects else ():
+                console.print(f"    {note}", markup=False)
         if item.slot in refused:
             console.print(f"    refused: {refused[item.slot]}", markup=False)
     for change in plan.changes:

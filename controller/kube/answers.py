@@ -102,7 +102,7 @@ def error_of(
     if code == 403 and "being terminated" in message:
         return Refused(f"namespace {path.namespace} {ENDING}", message, "name another")
     if code == 403:
-        return _forbidden(message, verb_of(method, path, query), path)
+        return forbidden(message, verb_of(method, path, query), path)
     if code == 409:
         return Conflict(f"{path.shown} {path.name} was changed meanwhile", message, "try again")
     if code == 410:
@@ -121,7 +121,8 @@ def verb_of(method: str, path: ApiPath, query: Sequence[tuple[str, str]]) -> str
     return "list" if method == "GET" and not path.name else _VERBS[method]
 
 
-def _forbidden(message: str, verb: str, path: ApiPath) -> Refused:
+def forbidden(message: str, verb: str, path: ApiPath) -> Refused:
+    """The error for a right that is missing, with the rule that would give it."""
     where = f"in namespace {path.namespace}" if path.namespace else "in the whole cluster"
     role = "Role" if path.namespace else "ClusterRole"
     group = f"{path.group!r}" if path.group else "the core group"

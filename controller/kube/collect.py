@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from controller.kube.answers import ApiPath
+from controller.kube.answers import ApiPath, forbidden
 from controller.kube.client import Cluster
 from controller.kube.discover import Query, check_protected, denied, find_nodes, find_pods
 from controller.kube.kinds import ClusterKind, PatchSpec, Work, pods_on
@@ -82,4 +82,21 @@ def _object(
     path = path_of(cluster, ObjectName(spec.api_version, sort, namespace, name))
     if path.namespace:
         check_protected(path.namespace, NAMESPACES, known)
-    return Chosen(kind.work(spec, [_read(cluster, Place.of(path))], ()))
+    place = Place.of(path)
+    found = cluster.get(place.path)
+    if found is None:
+        at = f" in namespace {place.namespace}" if place.namespace else ""
+        raise Refused(f"there is no {sort} {name}{at}", f"at {cluster.server}")
+    return Chosen(kind.work(spec, [(place, found)], ()))
+
+
+def check_rights(cluster: Cluster, work: Work) -> None:
+    """Raises Refused for the first thing that this user may not do of it."""
+    needed = {("patch", replace(one.place.path, name="")) for one in work.patched}
+    for pod in work.removed:
+        path = replace(pod.place.path, name="")
+        verb = "create" if pod.evict else "delete"
+        needed.add((verb, replace(path, subresource="eviction") if pod.evict else path))
+    for verb, path in sorted(needed, key=str):
+        if not cluster.allowed(verb, path):
+            raise forbidden("none was touched", verb, path)

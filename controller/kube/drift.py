@@ -63,7 +63,8 @@ def drift(cluster: Cluster, entry: Entry) -> Drift:
         current = cluster.get(one.place.path)
         if current is None or current["metadata"]["uid"] != one.uid:
             gone.add(one.uid)
-            parts.append(Gone(f"{one.place.shown} is gone", one.place.shown))
+            how = "is gone" if current is None else "is another object now"
+            parts.append(Gone(f"{one.place.shown} {how}", one.place.shown))
             continue
         lost = [change for change in one.changes if where(current, change) != "ours"]
         left += len(one.changes) - len(lost)

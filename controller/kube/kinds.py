@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from controller.kube.ledger import FIELD_MANAGER, Patched, Place, Removed
 from controller.kube.objects import Pod, pod_from
-from controller.kube.patches import Change, changes_of
+from controller.kube.patches import Change, changes_of, check_patch, shown
 from nodeagent.model.errors import InvalidSpec
 from nodeagent.model.kind import FaultSpec
 from nodeagent.model.units import Duration
@@ -30,6 +30,19 @@ class Work:
 
     patched: tuple[Patched, ...] = ()
     removed: tuple[Removed, ...] = ()
+
+
+def _right(spec: Any) -> None:
+    """Most specs are right if they have the shape."""
+
+
+def lines_of(work: Work) -> list[str]:
+    """What would be done, a line each."""
+    changed = [f"{one.place.shown} {shown(c)}" for one in work.patched for c in one.changes]
+    removed = [
+        f"{one.place.shown} is {'evicted' if one.evict else 'deleted'}" for one in work.removed
+    ]
+    return changed + removed
 
 
 @dataclass(frozen=True)
@@ -48,6 +61,8 @@ class ClusterKind:
     example: str
     at_once: bool = False
     """It is over as soon as it was done."""
+    check: Callable[[Any], object] = _right
+    """Raises InvalidSpec for a spec that no object takes."""
 
 
 class KillSpec(FaultSpec):
@@ -145,13 +160,14 @@ class PatchSpec(FaultSpec):
 
 
 def parsed_patch(text: str) -> dict[str, Any]:
-    """A merge patch. Raises InvalidSpec."""
+    """A merge patch. Raises InvalidSpec, also for what could not be put back."""
     try:
         found = json.loads(text)
     except ValueError as exc:
         raise InvalidSpec("--patch is not JSON", str(exc)) from exc
     if not isinstance(found, dict) or not found:
         raise InvalidSpec("--patch is not a merge patch", "an object with what is to be changed")
+    check_patch(found)
     return found
 
 
@@ -204,7 +220,7 @@ _KINDS = (
         PatchSpec, "object", _patch, ("what controllers did because of it",),
         ("put the field back: kubectl edit, or the operator's own source",),
         "faultctl inject k8s-patch -n shop --api-version apps/v1 --object Deployment/cart "
-        "--patch '{\"spec\":{\"replicas\":0}}'",
+        "--patch '{\"spec\":{\"replicas\":0}}'", check=lambda spec: parsed_patch(spec.patch),
     ),
 )  # fmt: skip
 

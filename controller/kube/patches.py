@@ -15,8 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from nodeagent.model.errors import InvalidSpec
 
 MAX_CHANGES = 200
-FORBIDDEN = (("metadata",), ("status",), ("kind",), ("apiVersion",))
-"""Of metadata only labels and annotations can be put back as they were."""
+FORBIDDEN = ("metadata", "status", "kind", "apiVersion")
+PUT_BACK = ("labels", "annotations")
+"""Of metadata only these can be put back as they were."""
 
 
 class Change(BaseModel):
@@ -49,16 +50,18 @@ def changes_of(current: Mapping[str, Any], patch: Mapping[str, Any]) -> tuple[Ch
         raise InvalidSpec("the patch changes nothing", "the object is as it says already")
     if len(found) > MAX_CHANGES:
         raise InvalidSpec(f"the patch changes {len(found)} fields", f"at most {MAX_CHANGES}")
-    for change in found:
-        head = change.path[:1]
-        if head in FORBIDDEN and change.path[:2] not in (
-            ("metadata", "labels"),
-            ("metadata", "annotations"),
-        ):
-            raise InvalidSpec(
-                f"{change.pointer} cannot be patched", "it could not be put back as it was"
-            )
+    check_patch(patch)
     return found
+
+
+def check_patch(patch: Mapping[str, Any]) -> None:
+    """Raises InvalidSpec for what could not be put back."""
+    for key, value in patch.items():
+        inner = value if key == "metadata" and isinstance(value, Mapping) else {}
+        stray = [name for name in inner if name not in PUT_BACK]
+        if stray or (key in FORBIDDEN and not inner):
+            where = "/".join(("", key, *stray[:1]))
+            raise InvalidSpec(f"{where} cannot be patched", "it could not be put back as it was")
 
 
 def _walk(current: Any, patch: Mapping[str, Any], path: tuple[str, ...]) -> list[Change]:

@@ -39,6 +39,8 @@ class Ways:
     context: str | None = None
     agent_namespace: str = AGENT_NAMESPACE
     direct: bool = False
+    policy: Path | None = None
+    """Who may do what to the cluster's own objects, of which no agent keeps watch."""
 
     @contextmanager
     def cluster(self) -> Iterator[Reached]:

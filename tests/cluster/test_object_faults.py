@@ -161,7 +161,7 @@ def test_an_object_that_was_replaced_is_left_alone(desk: Desk) -> None:
         ((*WEB, "--patch", '{"spec":{"nope":1}}'), "did not keep"),
         ((*WEB, "--patch", '{"status":{"x":1}}'), "cannot be patched"),
         (("--object", "Deployment/web", "--patch", '{"spec":{"paused":true}}'), "no Deployment"),
-        (("--object", "Pod/none", "--patch", '{"spec":{"x":1}}'), "is gone"),
+        (("--object", "Pod/none", "--patch", '{"spec":{"x":1}}'), "there is no Pod none"),
     ],
 )
 def test_a_patch_that_does_not_hold_leaves_nothing(

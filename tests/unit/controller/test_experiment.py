@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.experiment_check import load_experiment
-from controller.experiment_plan import plan_schedule
+from controller.experiment_schedule import plan_schedule
 from controller.experiment_schema import experiment_schema, schema_text
 from controller.experiment_yaml import read_document
 from controller.run_plan import RunPlan, fault_id

@@ -123,9 +123,12 @@ def test_neither_node_nor_pods_names_what_is_missing() -> None:
         load(text)
 
 
-def test_noise_does_not_act_on_pods_and_says_so() -> None:
-    with pytest.raises(InvalidSpec, match="noise does not act on them"):
-        load(HEAD + "noise: {targets: [carts]}\n")
+def test_noise_acts_on_pods_only_where_they_are_named() -> None:
+    named = load(HEAD.replace("at: 1m, for: 2m", "at: 1s, for: 2s") + "noise: {targets: [carts]}\n")
+    noise = with_noise(named.plan, named.experiment).of("noise")
+    assert {(i.node, i.kind, i.target["selector"]) for i in noise} <= {
+        ("cluster", "pod-kill", "app=cart"), ("cluster", "pod-failure", "app=cart")}  # fmt: skip
+    assert noise and len({i.target["seed"] for i in noise}) == len(noise)
     loaded = load(HEAD + "noise: {}\n")
     noisy = with_noise(loaded.plan, loaded.experiment)
     assert noisy.of("noise") == () and noisy.timeline() == loaded.plan.timeline()

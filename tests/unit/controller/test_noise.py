@@ -13,6 +13,7 @@ from run_sim import S, item, plan_of
 
 from controller.experiment import Experiment
 from controller.experiment_targets import TargetEntry
+from controller.kube.kinds import cluster_kinds
 from controller.noise import (
     CYCLE_NS,
     LIFE_NS,
@@ -162,7 +163,7 @@ ONE_OF_EACH = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(catalogue()))
+@pytest.mark.parametrize("name", [n for n, k in catalogue().items() if not k.on_objects])
 def test_every_noise_is_of_a_kind_that_exists_and_takes_it(name: str) -> None:
     """Its spec is parsed as a node would, on each type of target that it may act on."""
     noise = catalogue()[name]
@@ -176,6 +177,17 @@ def test_every_noise_is_of_a_kind_that_exists_and_takes_it(name: str) -> None:
         parse_request(kind, request)
         service = {"node": "a", "service": "s", "target": ONE_OF_EACH[type_name]}
         assert noise.fits(TargetEntry.model_validate(service))
+
+
+@pytest.mark.parametrize("name", [n for n, k in catalogue().items() if k.on_objects])
+def test_noise_on_objects_takes_pods_and_a_spec_that_is_right(name: str) -> None:
+    noise = catalogue()[name]
+    kind = cluster_kinds()[noise.kind]
+    kind.check(kind.spec.model_validate(noise.spec))
+    pods = {"service": "s", "pods": {"selector": "app=x", "all": True}}
+    assert kind.on == "pods" and noise.fits(TargetEntry.model_validate(pods))
+    node = {"node": "a", "service": "s", "target": {"type": "node"}}
+    assert not noise.fits(TargetEntry.model_validate(node))
 
 
 def test_the_four_disturbances_of_the_literature_are_what_they_say() -> None:
