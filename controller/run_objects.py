@@ -11,6 +11,7 @@ from typing import Any
 from controller.experiment import Experiment
 from controller.experiment_objects import FoundObjects, object_target, on_objects
 from controller.experiment_yaml import Path
+from controller.kube.act import try_out
 from controller.kube.collect import check_rights
 from controller.kube.kinds import cluster_kinds, lines_of
 from controller.kube.object_steps import chosen_for
@@ -46,6 +47,7 @@ def _one(experiment: Experiment, cluster: Any, name: str, target: str) -> FoundO
     wanted = object_target(objects, f"{experiment.seed} {target} {name}")
     chosen = chosen_for(cluster, kind, wanted, fault.spec, fault.acknowledge)
     check_rights(cluster, chosen.found.work)
+    try_out(cluster, chosen.found.work.patched)
     return FoundObjects(
         fault=name,
         target=target,

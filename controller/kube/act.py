@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from controller.kube.answers import ENDING, ApiPath
@@ -163,7 +163,23 @@ def _patch(cluster: Cluster, one: Patched, again: bool) -> None:
             # Somebody was faster, a controller with the status for instance; else it is the patch.
             if attempt == TRIES - 1 or not _was_faster(cluster, one, current):
                 raise
-    current = cluster.get(one.place.path) or {}
+    _check_kept(one, cluster.get(one.place.path) or {})
+
+
+def try_out(cluster: Cluster, work: Sequence[Patched]) -> None:
+    """Asks the API server what it would say to the changes, and to keep none (dryRun). Raises
+    InvalidSpec, Refused, or BackendError where it would not keep them."""
+    for one in work:
+        current = cluster.get(one.place.path)
+        if current is None:
+            raise Refused(f"{one.place.shown} is gone", "it went while it was looked at")
+        steps = forward(current, one.changes)[1:]  # its version does not matter
+        answer = cluster.patch(one.place.path, steps, JSON_PATCH, fieldManager=one.manager,
+                               dryRun="All")  # fmt: skip
+        _check_kept(one, answer)
+
+
+def _check_kept(one: Patched, current: dict[str, Any]) -> None:
     other = [c.pointer for c in one.changes if where(current, c) != "ours"]
     if other:
         raise BackendError(

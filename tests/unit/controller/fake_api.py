@@ -170,9 +170,11 @@ class Handler(BaseHTTPRequestHandler):
         """A patch of an object or of its status, for the version that it names, if any."""
         old = self.server.api.objects[path]
         if self.headers.get("Content-Type") == "application/json-patch+json":
-            manager = parse_qs(urlsplit(self.path).query).get("fieldManager", ["unknown"])[0]
+            query = parse_qs(urlsplit(self.path).query)
+            manager, dry = query.get("fieldManager", ["unknown"])[0], "dryRun" in query
             try:
-                self._answer(200, self.server.api.put(path, json_patched(old, body, manager)))
+                new = json_patched(old, body, manager)
+                self._answer(200, new if dry else self.server.api.put(path, new))
             except Untrue as exc:
                 self._status(422, f"the server rejected our request: {exc}")
             return

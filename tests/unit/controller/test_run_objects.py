@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -383,3 +384,71 @@ def test_a_controller_that_dies_around_the_change_leaves_an_intent_that_is_made_
     assert lab.cli("run", "--take-over", str(lab.folder)) == 0
     assert lab.spec()["replicas"] == 3 and lab.ends() == [("reverted", "plan")]
     assert [e.name for e in lab.records(AgentEvent)] == ["armed", "ended"]
+
+
+def without_cart(lab: Lab, data: dict[str, Any]) -> None:
+    lab.api.drop(CART)
+
+
+def in_kube_system(lab: Lab, data: dict[str, Any]) -> None:
+    lab.api.pod("kube-system", "dns", "n1", {"app": "cart"})
+    data["targets"]["carts"]["pods"]["namespace"] = "kube-system"
+
+
+def no_namespace(lab: Lab, data: dict[str, Any]) -> None:
+    data["targets"]["carts"]["pods"]["namespace"] = "nope"
+
+
+def may_not(verb: str, resource: str) -> Callable[[Lab, dict[str, Any]], None]:
+    return lambda lab, data: lab.api.forbidden.add((verb, resource))
+
+
+def other_kind(lab: Lab, data: dict[str, Any]) -> None:
+    data["faults"]["scaled"]["spec"]["object"] = "Depolyment/cart"
+
+
+def no_change(lab: Lab, data: dict[str, Any]) -> None:
+    data["faults"]["scaled"]["spec"]["patch"] = {"spec": {"replicas": 3}}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "where", "words"),
+    [
+        (without_cart, "faults.scaled.spec", "there is no Deployment cart in namespace shop"),
+        (other_kind, "faults.scaled.spec", "no Depolyment in apps/v1"),
+        (no_change, "faults.scaled.spec", "the patch changes nothing"),
+        (may_not("patch", "deployments"), "faults.scaled.spec", "may not patch deployments.apps"),
+        (may_not("delete", "pods"), "targets.carts.pods", "no right to break pods"),
+        (in_kube_system, "targets.carts.pods", "namespace kube-system is protected"),
+        (no_namespace, "targets.carts.pods", "there is no namespace nope"),
+    ],
+)
+def test_what_the_cluster_does_not_have_is_told_by_line_before_anything_is_touched(
+    lab: Lab, spoil: Callable[[Lab, dict[str, Any]], None], where: str, words: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    data = json.loads(json.dumps(experiment({"scaled": fault("k8s-patch", "shop", spec=SPEC),
+                                             "killed": fault("pod-kill", "carts")})))  # fmt: skip
+    spoil(lab, data)
+    before = json.dumps(lab.api.below(PODS))
+    assert lab.run(data) in (2, 3)
+    said = capsys.readouterr().err
+    assert re.search(rf"line \d+: {re.escape(where)}: .*{re.escape(words)}", said), said
+    assert "--" not in said and "bug" not in said
+    assert json.dumps(lab.api.below(PODS)) == before and own_ledger().all() == []
+    assert not lab.folder.exists()
+
+
+def test_a_protected_namespace_can_be_meant(lab: Lab) -> None:
+    lab.api.pod("kube-system", "dns", "n1", {"app": "cart"})
+    data = experiment({"killed": fault("pod-kill", "carts", acknowledge=["protected-namespace"])})
+    data["targets"]["carts"]["pods"]["namespace"] = "kube-system"
+    assert lab.run(data, "--plan") == 0
+
+
+def test_a_policy_is_checked_before_the_run(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    policy = lab.home / "policy.yaml"
+    policy.write_text("version: 1\nrules:\n- {verdict: allow, namespaces: [other]}\n")
+    assert lab.run(experiment(), "--policy", str(policy)) == 3
+    assert "does not let u inject k8s-patch in namespace shop" in capsys.readouterr().err
+    assert not lab.folder.exists()
