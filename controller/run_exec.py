@@ -38,6 +38,16 @@ TELLING = frozenset({"ended", "remedied", "biting", "reverting"})
 """Events of a node after which a fault is looked at."""
 
 Report = Callable[[Done], None]
+
+
+class NotSent(Exception):
+    """An error before the request of an Apply, which is not on its node from an earlier try."""
+
+    def __init__(self, error: FaultError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 LaneName = Literal["act", "keep"]
 
 
@@ -125,6 +135,8 @@ class Effects:
                 return Done(action, sent)
             view, sent = self._one(action, sent)
             return Done(action, sent, () if view is None else (view,))
+        except NotSent as exc:
+            return Done(action, sent, error=exc.error, unsent=True)
         except FaultError as exc:
             return Done(action, sent, error=exc)
 
@@ -148,7 +160,10 @@ class Effects:
             known = look(port, found)
             if known is not None:
                 return known, self._now()
-        digest = self._digests.pop(item.agent_slot, None) or self._plan(item)
+        try:
+            digest = self._digests.pop(item.agent_slot, None) or self._plan(item)
+        except FaultError as exc:
+            raise NotSent(exc) from exc
         self._digests.pop(item.agent_slot, None)
         try:
             return self._send(port, action, digest)

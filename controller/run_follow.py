@@ -29,6 +29,8 @@ class Follower:
         self._experiment = experiment
         self._names = names_of(experiment)
         self._known = Known()
+        self._deaf: dict[str, str] = {}
+        """Entries whose watch is lost or refused: said once."""
         self._trails = trails_of(core, experiment, self._known)
 
     # --- what is heard -------------------------------------------------------------------------
@@ -38,8 +40,11 @@ class Follower:
         core = self._core
         core.now = max(core.now, now)
         if word.sort in ("lost", "failed"):
-            core.event(f"watch-{word.sort}", target=word.target, why=word.why)
+            if self._deaf.get(word.target) != word.sort:
+                core.event(f"watch-{word.sort}", target=word.target, why=word.why)
+            self._deaf[word.target] = word.sort
             return []
+        self._deaf.pop(word.target, None)
         self._known.owners.update(word.owners)
         self._known.volumes.update(word.volumes)
         actions: list[Action] = []

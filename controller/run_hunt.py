@@ -9,7 +9,8 @@ from controller.run_state import Action, Apply, ItemState, Life, Look, backoff
 TRY_NS = 100_000_000
 """Between two looks for a new pod's cgroup: it is there before its first container."""
 AGAIN_NS = 1_000_000_000
-"""After a try that was begun and failed: the node's journal has a line for each."""
+"""After a try that was begun and failed, as the node's journal has a line for each; and between
+two at a node that does not answer."""
 GIVE_UP_NS = 120_000_000_000
 
 
@@ -74,9 +75,11 @@ class Hunt(Ends):
         state.tries += 1
 
     def not_there(
-        self, state: ItemState, why: str, *, used: bool = False, hopeless: bool = False
-    ) -> list[Action]:
-        """It is not on the next pod. used: its id is. hopeless: it will never be."""
+        self, state: ItemState, why: str, *, used: bool = False, away: bool = False,
+        hopeless: bool = False,
+    ) -> list[Action]:  # fmt: skip
+        """It is not on the next pod. used: its id is. away: its node could not be asked.
+        hopeless: it will never be there."""
         travel = state.travel
         self.off(state)
         state.maybe_there = False
@@ -90,7 +93,7 @@ class Hunt(Ends):
             self.next_turn(state)
             travel.fresh = False
             self.say_moved(state, armed=False)
-        self.seek_later(state, AGAIN_NS if used else TRY_NS)
+        self.seek_later(state, AGAIN_NS if used or away else TRY_NS)
         return []
 
     def arrived(self, state: ItemState, mechanism: str) -> None:

@@ -141,13 +141,13 @@ class Results:
         if error is None:
             return core.not_there(state, "its node has never heard of it")
         state.last_error = _one_line(error)
-        if isinstance(error, Unreachable):
+        if isinstance(error, Unreachable) and not done.unsent:
             core.no_answer(state)
             return []
         hopeless = isinstance(error, InvalidSpec)
-        return core.not_there(
-            state, state.last_error, used=error.code == "backend", hopeless=hopeless
-        )
+        used = not done.unsent and error.code == "backend"
+        away = isinstance(error, Unreachable)
+        return core.not_there(state, state.last_error, used=used, away=away, hopeless=hopeless)
 
     def _reverted(self, state: ItemState, done: Done) -> list[Action]:
         core, error = self._core, done.error
@@ -247,8 +247,8 @@ class Results:
             core.biting(state, view.hits, view.first_hit_ns)
         others: list[Action] = []
         reason = view.end_reason or "unconfirmed"
-        if state.item.follow and state.parent is None and reason == "remedied":
-            reason = self._remedied(state)
+        if state.item.follow and state.parent is None:
+            reason = self._followed(state, reason)
             if reason in ("", "vanished"):
                 return core.vanish(state) if reason else []
         if state.parent is not None:
@@ -265,12 +265,16 @@ class Results:
         core.finish(state, reason, evidence=view.evidence)
         return others
 
-    def _remedied(self, state: ItemState) -> str:
-        """What it is that the node of a fault that follows calls a remedy: remedied; vanished, if
-        its target went with its pod; empty, as long as that is not known."""
+    def _followed(self, state: ItemState, reason: str) -> str:
+        """What the end of a fault that follows comes to: vanished, if it ended with its pod; empty,
+        as long as that is not known."""
         travel = state.travel
-        if state.remedy:
-            return "remedied"
+        if reason in ("expired", "agent-lost", "rebooted"):
+            # Of a pod that goes: a drained node is booted again, say. The next pod is hit.
+            over = state.life is not Life.ARMED or state.end_ns <= self._core.now
+            return "vanished" if travel.leaving and not over else reason
+        if state.remedy or reason != "remedied":
+            return reason
         if state.life is not Life.ARMED:
             return "reverted" if travel.leaving else "remedied"
         found = self._core.vanished(state)

@@ -137,6 +137,8 @@ class Done:
     clock: tuple[int, int] | None = None
     """(offset of the node's CLOCK_BOOTTIME to the controller's, half the round trip)."""
     node_ns: int = 0
+    unsent: bool = False
+    """Of an Apply with an error: its request never left, now or before."""
 
 
 # --- what the core knows -----------------------------------------------------------------------

@@ -96,10 +96,10 @@ def case_of(run: RunFiles, story: FaultStory, submission: Submission) -> Case | 
     return Case(
         truth=truth,
         kind=story.planned.kind,
-        node=story.planned.node,
+        node=story.nodes(submission.t_ns, submission.t_ns)[-1],
         submission=submission.data,
         services=tuple(sorted({*run.services, *(t.service for t in truths)})),
-        nodes=tuple(sorted({s.planned.node for s in stories})),
+        nodes=tuple(sorted({node for s in stories for node in s.nodes(0, run.history.end_ns)})),
         categories=tuple(sorted({t.category for t in truths})),
     )
 

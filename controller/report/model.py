@@ -92,7 +92,7 @@ def fault_lane(
         "kind": planned.kind,
         "service": "" if truth is None else truth.service,
         "category": "" if truth is None else truth.category,
-        "node": planned.node,
+        "node": " → ".join(story.nodes(0, axis.end_ns)),
         "truth": None if truth is None else truth.root_cause,
         "symptom": "" if truth is None else truth.symptom_probe,
         "start": None if start is None else clock(start),

@@ -378,6 +378,19 @@ def test_exposure_that_cannot_be_told_is_unknown_and_never_none() -> None:
     assert Meter(spec).sample()[0].verdict == "unknown", "there is no run"
 
 
+def test_a_fault_that_waits_for_its_next_pod_may_hit_whoever_comes() -> None:
+    spec = parse_probe({"type": "exposure", "fault": "bad"})
+
+    def sample(*places: tuple[str, str]) -> Outcome:
+        around = Surroundings(agents=lambda node: Exposed(a=Exposure(), b=user("file")),
+                              faults=lambda name: list(places))  # fmt: skip
+        return Meter(spec, around).sample()[0]
+
+    found = sample(("", "a"))
+    assert (found.verdict, found.reason) == ("unknown", "it waits for the next pod of its workload")
+    assert sample(("", "a"), ("n1", "b")).verdict == "fail", "the pod that goes is hit still"
+
+
 def test_an_exposure_probe_asks_for_one_thing() -> None:
     for bad in ({}, {"path": "/srv", "fault": "bad"}, {"fault": "bad", "node": "n1"}):
         with pytest.raises(ValidationError):

@@ -61,7 +61,7 @@ class Town:
     start: int = 1
     entry: dict[str, Any] = field(default_factory=dict)
     pods: dict[str, Pod] = field(default_factory=dict)
-    bare: bool = False
+    nodes: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         hit = a_pod("db-0", "u0", **self._shape("a"))
@@ -70,7 +70,7 @@ class Town:
         self.pods = {one.uid: one for one in (hit, *others)}
         asked = {"namespace": "shop", "selector": "app=db", "all": True, **self.entry}
         raw = yaml.safe_dump({
-            "version": 1, "name": "t", "duration": "120s", "blind": False,
+            "version": 1, "name": "t", "nodes": self.nodes, "duration": "120s", "blind": False,
             "targets": {"dbs": {"service": "db", "pods": {**asked, "follow": self.follow}}},
             "faults": {"f": {"kind": self.kind, "target": "dbs", "spec": self._spec()}},
         }).encode()  # fmt: skip
@@ -307,9 +307,23 @@ def test_before_its_start_the_workload_is_followed_already() -> None:
 
 def test_a_watch_that_ends_or_fails_is_an_event() -> None:
     town = Town().begin()
-    for sort in ("lost", "failed"):
+    for sort in ("lost", "lost", "failed"):
         town.drive.perform(town.follower.heard(town.drive.t, Heard("dbs", sort, why="no")))
     assert town.drive.events()[-2:] == ["watch-lost", "watch-failed"]
+    assert town.drive.events().count("watch-lost") == 1
+
+
+def test_a_node_has_the_name_that_the_file_gives_it() -> None:
+    town = Town(nodes={"c": {"agent": "kube://worker-9"}}).begin()
+    town.goes("u0")
+    town.comes("db-0", "u2", node="worker-9", sandbox=False)
+    town.node("c").sandboxes.add("u2")
+    town.to(7)
+    assert town.hit() == {"u2"} and town.state.item.node == "c"
+    town.take_over(1)
+    town.to(10)
+    assert town.drive.of(FaultEnded) == [] and sum(town.node("c").armings.values()) == 1
+    town.finished()
 
 
 def test_after_a_stop_nothing_is_followed() -> None:

@@ -21,6 +21,7 @@ from controller.records import (
     RunEvent,
 )
 from controller.run import Runner
+from nodeagent.model.evidence import FileEvent
 
 PODS = "/api/v1/namespaces/shop/pods"
 OWNER = {"ownerReferences": [{"kind": "StatefulSet", "name": "cart", "uid": "own",
@@ -157,6 +158,32 @@ def test_a_stop_of_a_run_that_moved_and_has_no_controller_leaves_nothing(
     assert owned.world.run("stop", str(owned.folder)) == 0
     (ended,) = owned.records(FaultEnded)
     assert (ended.reason, ended.by, ended.node) == ("reverted", "stop", "n2")
+    nothing_left(owned)
+
+
+@pytest.mark.parametrize("goes", [True, False])
+def test_a_file_that_is_gone_is_a_remedy_unless_its_pod_goes(owned: Lab, goes: bool) -> None:
+    """In an agent's own words, as its reactor writes them."""
+
+    def work() -> None:
+        waited(lambda: everywhere(owned) == {uid(1)})
+        if goes:
+            cart(owned, 1, "n1", deletionTimestamp="2026-01-01T00:00:00Z")
+        (fault,) = owned.world.agents["n1"].client.faults(active_only=True)
+        event = FileEvent(boottime_ns=1, path="/srv/f", what="gone")
+        owned.world.agents["n1"].agent._on_event(fault.id, event)
+        waited(lambda: everywhere(owned) == set())
+        if goes:
+            owned.world.api.drop(f"{PODS}/cart-1")
+            cart(owned, 4, "n2")
+            waited(lambda: everywhere(owned) == {uid(4)})
+
+    working = meanwhile(work)
+    assert owned.run(follows(seconds=8 if goes else 16)) == 0
+    working.join()
+    (ended,) = owned.records(FaultEnded)
+    assert (ended.reason, ended.node) == (("reverted", "n2") if goes else ("remedied", "n1"))
+    assert [left.reason for left in owned.records(FaultLeft)] == (["remedied"] if goes else [])
     nothing_left(owned)
 
 

@@ -234,6 +234,20 @@ def test_an_answer_that_was_lost_is_asked_for_under_the_same_id() -> None:
     trip.finished()
 
 
+def test_a_node_that_cannot_be_asked_is_given_up_and_holds_up_no_end() -> None:
+    """The pod is on a node without an agent: nothing was sent, so nothing can be there."""
+    trip = Trip()
+    trip.node("b").down = True
+    trip.begin()
+    trip.gone(0)
+    trip.move(1, "b")
+    trip.to(90)
+    assert trip.node("b").calls["plan"] in range(75, 85), "once a second"
+    ended = trip.finished()
+    assert (ended.reason, ended.by) == ("reverted", "plan")
+    assert ended.t_ns < 101 * S
+
+
 def test_the_next_pod_goes_too_while_its_answer_is_awaited() -> None:
     trip = Trip().begin()
     trip.gone(0)
@@ -342,6 +356,19 @@ def test_other_ends_on_the_node_end_it(reason: str) -> None:
     trip = Trip().begin()
     end_on(trip, "a", reason)
     assert trip.finished().reason == reason
+
+
+@pytest.mark.parametrize("reason", ["agent-lost", "rebooted", "expired"])
+def test_of_a_pod_that_goes_they_are_the_pods_end_only(reason: str) -> None:
+    """A drained node is booted again: the workload's next pod is hit all the same."""
+    trip = Trip().begin()
+    trip.drive.core.pod_leaving(trip.state, "u0")
+    end_on(trip, "a", reason)
+    trip.to(15)
+    assert trip.state.life is Life.MOVING
+    assert [left.reason for left in trip.drive.of(FaultLeft)] == [reason]
+    trip.move(1, "b")
+    assert trip.finished().by == "plan"
 
 
 def test_a_remedy_ends_what_is_left_on_earlier_pods_too() -> None:
