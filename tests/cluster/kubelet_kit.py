@@ -7,6 +7,7 @@ channel for each port, the port's number first), to a port of this host's loopba
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 import struct
 import threading
@@ -31,13 +32,16 @@ class Kubelet:
         self.port = 0
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
-        threading.Thread(target=self._run, name="kubelet", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="kubelet", daemon=True)
+        self._thread.start()
         self._ready.wait(10)
 
     def _run(self) -> None:
         self._loop.run_until_complete(self._start())
         self._ready.set()
         self._loop.run_forever()
+        self._loop.run_until_complete(_end_tasks())
+        self._loop.close()
 
     async def _start(self) -> None:
         app = web.Application()
@@ -82,9 +86,19 @@ class Kubelet:
 
         asyncio.run_coroutine_threadsafe(stop(), self._loop).result(30)
         self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(30)
+
+
+async def _end_tasks() -> None:
+    """The garbage collector would complain of them later, in the midst of others' work."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
 
 
 async def _back(reader: asyncio.StreamReader, socket: web.WebSocketResponse) -> None:
-    while data := await reader.read(1 << 15):
-        await socket.send_bytes(DATA + data)
+    with contextlib.suppress(ConnectionError):  # of an agent that was killed
+        while data := await reader.read(1 << 15):
+            await socket.send_bytes(DATA + data)
     await socket.close()
