@@ -17,6 +17,7 @@ from controller.cli.kube import ways, with_access
 from controller.cli.show_plan import show_plan
 from controller.experiment import Experiment
 from controller.experiment_check import Loaded, load_experiment
+from controller.experiment_plan import plan_experiment
 from controller.experiment_pods import in_file_words
 from controller.experiment_schema import experiment_schema
 from controller.kube.admission import check_policy
@@ -57,7 +58,7 @@ def read_experiment(
     if seed is None:
         return found
     experiment = found.experiment.model_copy(update={"seed": seed})
-    return replace(found, experiment=experiment, plan=found.plan.model_copy(update={"seed": seed}))
+    return replace(found, experiment=experiment, plan=plan_experiment(experiment))
 
 
 def _read(path: Path) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 from controller.clock import boottime_ns
 from controller.kube.client import Cluster
 from controller.kube.ledger import Entry, Patched
+from controller.kube.lists import split
 from controller.kube.patches import Change, where
 
 
@@ -89,14 +91,24 @@ def _changed(one: Patched, current: dict[str, Any], lost: Sequence[Change]) -> G
 
 
 def _manages(fields: Any, change: Change) -> bool:
-    """Whether a FieldsV1 has the path; lists are keyed there, so that they end the search."""
+    """Whether a FieldsV1 has the path; positions in lists are not there, and end the search."""
     for part in change.path:
         if isinstance(part, int):
             return isinstance(fields, dict)
-        if not isinstance(fields, dict) or f"f:{part}" not in fields:
+        name = f"f:{part}" if (item := split(part)) is None else _keyed(fields, item)
+        if not isinstance(fields, dict) or name not in fields:
             return False
-        fields = fields[f"f:{part}"]
+        fields = fields[name]
     return True
+
+
+def _keyed(fields: Any, item: tuple[str, str]) -> str:
+    """How a FieldsV1 names an item of a list: `k:{"name":"cart"}`; it may have more keys."""
+    key, value = item
+    for name in fields if isinstance(fields, dict) else ():
+        if name.startswith("k:") and str(json.loads(name[2:]).get(key)) == value:
+            return str(name)
+    return ""
 
 
 def _seconds(text: str) -> float:

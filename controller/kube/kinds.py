@@ -153,6 +153,11 @@ class PatchSpec(FaultSpec):
     )
     api_version: str = Field(default="v1", description="of the kind, such as apps/v1")
     patch: PatchText = Field(description='JSON merge patch, such as {"spec":{"replicas":0}}')
+    patch_type: Literal["merge", "strategic"] = Field(
+        default="merge",
+        description="of lists: merge replaces them; strategic merges the items of containers, env, "
+        "ports, volumes and the like by their keys, as kubectl patch does",
+    )
     field_manager: str = Field(
         default=FIELD_MANAGER, pattern=r"^[!-~]([ -~]{0,126}[!-~])?$",
         description="the name that managedFields has for who made the change",
@@ -172,9 +177,10 @@ def parsed_patch(text: str) -> dict[str, Any]:
 
 
 def _patch(spec: PatchSpec, chosen: Chosen, others: Sequence[Pod]) -> Work:
+    patch, strategic = parsed_patch(spec.patch), spec.patch_type == "strategic"
     found = [
-        Patched(place=place, uid=one["metadata"]["uid"],
-                changes=changes_of(one, parsed_patch(spec.patch)), manager=spec.field_manager)
+        Patched(place=place, uid=one["metadata"]["uid"], manager=spec.field_manager,
+                changes=changes_of(one, patch, strategic=strategic))
         for place, one in chosen
     ]  # fmt: skip
     return Work(tuple(found))

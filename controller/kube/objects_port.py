@@ -9,6 +9,8 @@ from __future__ import annotations
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import NoReturn
@@ -25,11 +27,23 @@ from controller.kube.object_steps import ChosenFor, chosen_for, steps_of
 from controller.kube.ways import Ways
 from controller.records import NodeRecord
 from controller.run_state import FaultView, NodeEvent
-from nodeagent.model.errors import Conflict, InvalidSpec, Refused, StalePlan
+from nodeagent.model.errors import BackendError, Conflict, InvalidSpec, Refused, StalePlan
 from nodeagent.model.plan import FaultRequest, Lease, Plan
 from nodeagent.model.policy import NODE
 
 MECHANISM = "kube-api"
+
+
+@contextmanager
+def _journaling() -> Iterator[None]:
+    """A disk that is full is an error that a run can live with: its keepers do."""
+    try:
+        yield
+    except OSError as exc:
+        raise BackendError(
+            "the journal of faults on objects cannot be used", str(exc.strerror or exc),
+            "make room; what is armed is ended by its keeper",
+        ) from exc  # fmt: skip
 
 
 class ObjectsPort:
@@ -61,6 +75,7 @@ class ObjectsPort:
 
     # --- NodePort ---------------------------------------------------------------------------
 
+    @_journaling()
     def plan(self, request: FaultRequest) -> tuple[Plan, str]:
         """See NodePort."""
         chosen = self._chosen(request, None)
@@ -70,6 +85,7 @@ class ObjectsPort:
             self._ledger.check_free(self._entry(request, Lease(), chosen))
         return plan, plan.digest
 
+    @_journaling()
     def apply(self, request: FaultRequest, lease: Lease, digest: str) -> FaultView:
         """See NodePort."""
         known = self._ledger.find(request.id)
@@ -85,6 +101,7 @@ class ObjectsPort:
             entry = self._entry(request, lease, chosen)
         return self._armed(entry)
 
+    @_journaling()
     def renew(self, fault_id: str) -> FaultView:
         """See NodePort."""
         self._ids.add(fault_id)
@@ -93,6 +110,7 @@ class ObjectsPort:
             self._keep(entry)  # the one of a controller that is gone may be gone with it
         return self._view(entry)
 
+    @_journaling()
     def revert(self, fault_id: str, remedy: str) -> FaultView:
         """See NodePort."""
         self._ids.add(fault_id)
@@ -101,12 +119,14 @@ class ObjectsPort:
         act.look(self._cluster, self._ledger, fault_id, since)
         return self._view(act.revert(self._cluster, self._ledger, fault_id, reason))
 
+    @_journaling()
     def fault(self, fault_id: str) -> FaultView:
         """See NodePort. One whose maker died in the middle is made whole first."""
         self._ids.add(fault_id)
         entry = self._ledger.get(fault_id)
         return self._armed(entry) if entry.state == "intent" else self._view(entry)
 
+    @_journaling()
     def events(self, after: int) -> list[NodeEvent]:
         """See NodePort. Looks at every armed fault of the run, and so at what became of it."""
         with self._mutex:

@@ -6,12 +6,14 @@ it, or over it, stays theirs.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from controller.kube.lists import Part, item_part, located, merge_key, position
 from nodeagent.model.errors import InvalidSpec
 
 MAX_CHANGES = 200
@@ -33,19 +35,31 @@ class Change(BaseModel):
 
     @property
     def pointer(self) -> str:
-        """As JSON patch names it (RFC 6901)."""
-        return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in self.path)
+        """As JSON patch names it (RFC 6901); items of lists by their keys."""
+        return pointer_of(self.path)
+
+    def pointer_in(self, current: Mapping[str, Any]) -> str:
+        """As JSON patch names it in an object of this moment."""
+        return pointer_of(located(current, self.path))
 
 
 Where = Literal["prior", "ours", "foreign"]
 
 
-def changes_of(current: Mapping[str, Any], patch: Mapping[str, Any]) -> tuple[Change, ...]:
+def pointer_of(path: Sequence[Part]) -> str:
+    """A path as a JSON pointer (RFC 6901)."""
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
+
+
+def changes_of(
+    current: Mapping[str, Any], patch: Mapping[str, Any], *, strategic: bool = False
+) -> tuple[Change, ...]:
     """A JSON merge patch (RFC 7396) as changes of this object; what is so already is none.
 
+    strategic: items of lists that have a merge key are merged, others are as they were.
     Raises InvalidSpec for what cannot be put back.
     """
-    found = tuple(_walk(current, patch, ()))
+    found = tuple(_walk(current, patch, (), strategic))
     if not found:
         raise InvalidSpec("the patch changes nothing", "the object is as it says already")
     if len(found) > MAX_CHANGES:
@@ -64,14 +78,21 @@ def check_patch(patch: Mapping[str, Any]) -> None:
             raise InvalidSpec(f"{where} cannot be patched", "it could not be put back as it was")
 
 
-def _walk(current: Any, patch: Mapping[str, Any], path: tuple[str, ...]) -> list[Change]:
+def _walk(
+    current: Any, patch: Mapping[str, Any], path: tuple[Part, ...], strategic: bool
+) -> list[Change]:
     found: list[Change] = []
     for key, value in patch.items():
         at = (*path, key)
         had = isinstance(current, Mapping) and key in current
         prior = current[key] if had else None
+        merged = merge_key(str(key), value, prior) if strategic else ""
+        if strategic and key.startswith("$"):
+            raise InvalidSpec(f"{key} is no field", "directives of a patch are not taken")
         if isinstance(value, Mapping) and isinstance(prior, Mapping):
-            found += _walk(prior, value, at)
+            found += _walk(prior, value, at, strategic)
+        elif merged and isinstance(prior, list):
+            found += _items(prior, value, at, merged)
         elif value is None:
             if had:
                 found.append(Change(path=at, had=True, prior=prior, has=False))
@@ -79,6 +100,19 @@ def _walk(current: Any, patch: Mapping[str, Any], path: tuple[str, ...]) -> list
             whole = _without_nulls(value)
             if not had or prior != whole:
                 found.append(Change(path=at, had=had, prior=prior, value=whole))
+    return found
+
+
+def _items(prior: list[Any], items: list[Any], path: tuple[Part, ...], key: str) -> list[Change]:
+    """Changes of the items that are there; others are added at the end."""
+    found: list[Change] = []
+    for item in items:
+        part = item_part(key, item[key])
+        index = position(prior, part)
+        if index is None:
+            found.append(Change(path=(*path, part), had=False, value=_without_nulls(item)))
+        else:
+            found += _walk(prior[index], item, (*path, part), strategic=True)
     return found
 
 
@@ -91,11 +125,12 @@ def _without_nulls(value: Any) -> Any:
 def read(current: Any, path: Sequence[str | int]) -> tuple[bool, Any]:
     """(whether the field is there, its value)."""
     for part in path:
-        keyed = isinstance(current, Mapping) and part in current
-        listed = isinstance(current, list) and isinstance(part, int) and part < len(current)
+        at: Any = position(current, part) if isinstance(current, list) else part
+        keyed = isinstance(current, Mapping) and at in current
+        listed = isinstance(current, list) and at is not None and at < len(current)
         if not keyed and not listed:
             return False, None
-        current = current[part]
+        current = current[at]
     return True, current
 
 
@@ -127,9 +162,10 @@ def forward(current: Mapping[str, Any], changes: Sequence[Change]) -> list[dict[
     """JSON patch (RFC 6902) that makes the changes, and fails if a field is not as captured."""
     steps: list[dict[str, Any]] = [_version(current)]
     for change in changes:
+        pointer = change.pointer_in(current)
         if change.had:
-            steps.append({"op": "test", "path": change.pointer, "value": change.prior})
-        steps.append(_step(change.pointer, change.had, change.has, change.value))
+            steps.append({"op": "test", "path": pointer, "value": change.prior})
+        steps.append(_step(pointer, change.had, change.has, change.value))
     return steps
 
 
@@ -139,15 +175,28 @@ def backward(
     """(JSON patch that puts back what is still ours, fields that are somebody else's now)."""
     steps: list[dict[str, Any]] = []
     foreign: list[Change] = []
+    left = copy.deepcopy(dict(current))
     for change in reversed(changes):
-        state = where(current, change)
+        state = where(left, change)
         if state == "foreign":
             foreign.append(change)
         elif state == "ours":
-            steps.append(_step(change.pointer, change.has, change.had, change.prior))
+            pointer = change.pointer_in(left)
+            steps.append(_step(pointer, change.has, change.had, change.prior))
+            if not change.had:
+                _take_out(left, change)  # what comes after it in a list moves up
     if steps:
         steps.insert(0, _version(current))
     return steps, foreign
+
+
+def _take_out(current: dict[str, Any], change: Change) -> None:
+    """An item of a list, in a copy of the object."""
+    *parents, last = change.path
+    _, home = read(current, parents)
+    index = position(home, last) if isinstance(home, list) else None
+    if index is not None:
+        del home[index]
 
 
 def _version(current: Mapping[str, Any]) -> dict[str, Any]:

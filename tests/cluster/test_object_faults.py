@@ -104,6 +104,25 @@ def test_a_patch_is_put_back_and_others_edits_are_kept(desk: Desk) -> None:
     assert desk.revert(found["id"])
 
 
+def test_an_item_of_a_list_is_changed_and_its_neighbours_are_not(desk: Desk) -> None:
+    """One image and one variable; meanwhile somebody puts another container first."""
+    deployment(desk)
+    before = desk.get("deployment", "web")["spec"]["template"]["spec"]
+    app = {"name": "app", "image": "registry.invalid/y", "env": [{"name": "A", "value": "1"}]}
+    patch = json.dumps({"spec": {"template": {"spec": {"containers": [app]}}}})
+    found = desk.inject("k8s-patch", *WEB, "--patch-type", "strategic", "--patch", patch)
+    fields = [one["field"].rsplit("containers/", 1)[1] for one in found["changes"]]
+    assert fields == ["[name=app]/image", "[name=app]/env"]
+    first = '[{"op":"add","path":"/spec/template/spec/containers/0","value":{"name":"side",' \
+            '"image":"registry.invalid/s"}}]'  # fmt: skip
+    desk.api.kubectl("patch", "-n", desk.space, "deployment/web", "--type=json", "-p", first)
+    assert drift.lost(Cluster(desk.api.kubeconfig), desk.book.get(found["id"])) == []
+    desk.revert(found["id"])
+    after = desk.get("deployment", "web")["spec"]["template"]["spec"]["containers"]
+    assert after[1] == before["containers"][0] and after[0]["name"] == "side"
+    assert desk.book.get(found["id"]).end_reason == "reverted"
+
+
 def test_a_change_that_is_reconciled_away_is_an_event(desk: Desk) -> None:
     deployment(desk)
     found = desk.inject("k8s-patch", *WEB, "--patch", '{"spec":{"minReadySeconds":7}}')

@@ -38,7 +38,9 @@ def _step(home: Any, last: str, step: dict[str, Any]) -> None:
             raise Untrue(step["path"])
     elif step["op"] == "remove":
         _into(home, last)
-        del home[last]
+        del home[int(last) if isinstance(home, list) else last]
+    elif isinstance(home, list) and step["op"] == "add":
+        home.insert(len(home) if last == "-" else int(last), step["value"])
     elif isinstance(home, list):
         home[int(last)] = step["value"]
     else:

@@ -22,6 +22,7 @@ from controller.kube.ledger import Ledger
 from controller.kube.objects_port import ObjectsPort
 from controller.kube.ways import Ways
 from nodeagent.model.errors import (
+    BackendError,
     Conflict,
     InvalidSpec,
     Refused,
@@ -183,6 +184,29 @@ def test_a_policy_is_asked_with_the_life_that_the_fault_would_have(
     with pytest.raises(Refused, match="at most"):
         port.apply(request(), LEASE, digest)
     assert world.replicas == 3 and world.book.all() == []
+
+
+def test_a_journal_that_cannot_be_written_is_no_traceback_and_heals(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = world.port()
+    digest = port.plan(request())[1]
+    real, writes = Ledger.write, 0
+
+    def full(book: Ledger, entry: Any) -> None:
+        nonlocal writes
+        writes += 1
+        if writes == 2:  # the intent was written, and the change made
+            raise OSError(28, "No space left on device")
+        real(book, entry)
+
+    monkeypatch.setattr(Ledger, "write", full)
+    with pytest.raises(BackendError, match="No space left"):
+        port.apply(request(), LEASE, digest)
+    assert world.replicas == 0 and world.book.get(ID).state == "intent"
+    assert port.fault(ID).state == "armed" and world.patches() == 1
+    port.revert(ID, "")
+    assert world.replicas == 3
 
 
 OPS = st.lists(st.sampled_from(["apply", "revert", "look", "fix", "pause", "port", "renew"]),
