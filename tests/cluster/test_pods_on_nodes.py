@@ -13,7 +13,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import images
 import kubenode
@@ -21,6 +22,10 @@ import pytest
 from cluster import FAULTCTL, Cluster
 from kubenode import KubeNode
 
+from controller.recorder import read_records
+from controller.records import FaultArmed, FaultEnded, FaultMoved
+
+T = TypeVar("T")
 DEVICE, MOUNT = "/dev/disk/by-id/virtio-data", "/mnt/pgdata"
 SPACE = "shop"
 FILE = "base/16384"
@@ -176,6 +181,45 @@ def test_a_pods_limit_and_its_syscalls(shop: Shop) -> None:
     done = shop.cluster.faultctl("inject", "netem", "-n", "kube-system", "--all", "--delay", "1ms",
                                  check=False)  # fmt: skip
     assert done.returncode == 3 and "protected" in done.stderr
+
+
+def test_a_fault_of_a_run_follows_its_pod(shop: Shop, tmp_path: Path) -> None:
+    """One fault in the record, whatever pod it is on; the next pod is hit, and the end is one."""
+    where = {"namespace": SPACE, "selector": "app=db", "all": True, "follow": "move"}
+    experiment = {
+        "version": 1, "name": "slow-db", "seed": 1, "blind": False, "duration": "50m", "lease": "5m", "late": "10m",
+        "targets": {"db": {"service": "db", "pods": where}},
+        "faults": {"slow": {"kind": "netem", "target": "db", "at": "1s", "for": "40m",
+                            "spec": {"delay": "300ms"}}},
+    }  # fmt: skip
+    file, folder = tmp_path / "experiment.yaml", tmp_path / "run"
+    file.write_text(json.dumps(experiment))
+    web = shop.get("web")["status"]["podIP"]
+    argv = [*FAULTCTL, "run", str(file), "--folder", str(folder)]
+    with (tmp_path / "said").open("w") as said, subprocess.Popen(
+        argv, env=shop.cluster.env(), stdout=said, stderr=subprocess.STDOUT
+    ) as run:  # fmt: skip
+        _until(lambda: _told(folder, FaultArmed) != [], 400)
+        assert shop.rtt("db-0", web) >= 300
+        before = shop.get("db-0")["metadata"]["uid"]
+        shop.api.kubectl("delete", "pod", "-n", SPACE, "db-0", "--wait=true", timeout=300)
+        shop.wait("db-0 is there again", lambda: shop.running("db-0"), 240)
+        _until(lambda: any(one.armed and one.turn for one in _told(folder, FaultMoved)))
+        assert shop.rtt("db-0", web) >= 300
+        shop.cluster.faultctl("stop", str(folder))
+        assert run.wait(300) == 0, (tmp_path / "said").read_text()
+    (end,) = _told(folder, FaultEnded)
+    (armed,) = _told(folder, FaultArmed)
+    assert (end.fault, end.reason, end.by) == (armed.fault, "reverted", "stop")
+    moved = [one for one in _told(folder, FaultMoved) if one.armed]
+    assert [one.uid for one in moved] == [shop.get("db-0")["metadata"]["uid"]] != [before]
+    assert shop.rtt("db-0", web) < 300
+
+
+def _told(folder: Path, sort: type[T]) -> list[T]:
+    if not (folder / "faults.jsonl").exists():
+        return []
+    return [one for one in read_records(folder, "faults.jsonl") if isinstance(one, sort)]
 
 
 def test_a_fault_follows_its_pod_to_another_node(shop: Shop) -> None:
