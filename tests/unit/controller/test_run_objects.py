@@ -25,6 +25,7 @@ from controller.recorder import read_records
 from controller.records import AgentEvent, FaultArmed, FaultDropped, FaultEnded, NodeRecord
 from controller.run import Runner
 from controller.run_plan import RunPlan
+from nodeagent.model.errors import InvalidSpec
 
 CART = "/apis/apps/v1/namespaces/shop/deployments/cart"
 PODS = "/api/v1/namespaces/shop/pods"
@@ -159,6 +160,10 @@ def test_an_operators_repair_is_a_remedy_and_is_kept(lab: Lab) -> None:
     assert lab.run(experiment()) == 0
     fixing.join()
     assert lab.spec()["replicas"] == 5
+    bundle = str(lab.folder.with_name("run.bundle.tar"))
+    assert cli(["score", bundle]) == 0 and cli(["bundle", "verify", bundle]) == 0
+    page = lab.home / "run.html"
+    assert cli(["report", bundle, "-f", str(page)]) == 0 and "k8s-patch" in page.read_text()
     assert lab.ends() == [("remedied", "remedy")]
     events = {e.name: e for e in lab.records(AgentEvent)}
     assert list(events) == ["armed", "drifted", "remedied", "ended"]
@@ -250,6 +255,22 @@ def test_a_plan_shows_what_would_change_and_changes_nothing(
     assert {f["node"] for f in shown["faults"]} == {"cluster"} and lab.api.requests == []
     assert lab.spec()["replicas"] == 3 and len(lab.api.below(PODS)) == 3
     assert own_ledger().all() == [] and not lab.folder.exists()
+
+
+def test_a_webhook_that_takes_no_dry_runs_is_no_obstacle(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Cluster.patch
+
+    def patch(self: Cluster, *args: Any, **query: str) -> dict[str, Any]:
+        if "dryRun" in query:
+            raise InvalidSpec("the API server does not take this for deployments",
+                              'admission webhook "x" does not support dry run')  # fmt: skip
+        return real(self, *args, **query)
+
+    monkeypatch.setattr(Cluster, "patch", patch)
+    assert lab.run(experiment(duration="2s")) == 0
+    assert lab.ends() == [("reverted", "plan")]
 
 
 def test_two_at_once_on_one_field_are_refused_before_anything_starts(
