@@ -70,8 +70,8 @@ test-kill: setup
 test-full: setup
 	FAULTCTL_VM_FLAVOURS=full $(PYTEST) -q -m "not slow" tests/vm
 
-# Kubernetes, etcd and cert-manager are built from Go modules, once. With KUBECONFIG set, the tests of the API
-# alone run on that cluster.
+# Kubernetes, etcd and cert-manager are built from Go modules, once. With KUBECONFIG set, the tests
+# of the API alone run on that cluster.
 test-cluster: setup
 	@$(BIN)/python tools/setup.py packages cluster
 	$(PYTEST) -q tests/cluster

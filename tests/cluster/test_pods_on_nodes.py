@@ -187,7 +187,8 @@ def test_a_fault_of_a_run_follows_its_pod(shop: Shop, tmp_path: Path) -> None:
     """One fault in the record, whatever pod it is on; the next pod is hit, and the end is one."""
     where = {"namespace": SPACE, "selector": "app=db", "all": True, "follow": "move"}
     experiment = {
-        "version": 1, "name": "slow-db", "seed": 1, "blind": False, "duration": "50m", "lease": "5m", "late": "10m",
+        "version": 1, "name": "slow-db", "seed": 1, "blind": False,
+        "duration": "50m", "lease": "5m", "late": "10m",
         "targets": {"db": {"service": "db", "pods": where}},
         "faults": {"slow": {"kind": "netem", "target": "db", "at": "1s", "for": "40m",
                             "spec": {"delay": "300ms"}}},
