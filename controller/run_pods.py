@@ -12,7 +12,7 @@ from typing import Any
 
 from controller.experiment import Experiment, FaultEntry
 from controller.experiment_check import Loaded, listed, with_found
-from controller.experiment_objects import on_objects
+from controller.experiment_objects import CLUSTER, on_objects
 from controller.experiment_pods import (
     Found,
     FoundPods,
@@ -159,6 +159,11 @@ class Finder:
                 f"node {node} of the cluster has the name of another node of this file",
                 f"whose agent is {entry.agent}", f"if they are one: agent: kube://{node}",
             ))  # fmt: skip
+        if name == CLUSTER and any(map(on_objects, self.experiment.faults.values())):
+            text = f"node {node} has the name that a run with faults on objects has for the cluster"
+            self.note(
+                path, InvalidSpec(text, "", f"name it: nodes: {{n: {{agent: kube://{node}}}}}")
+            )
         return name
 
     # --- pods ----------------------------------------------------------------------------------

@@ -473,3 +473,17 @@ def test_a_policy_is_checked_before_the_run(lab: Lab, capsys: pytest.CaptureFixt
     assert lab.run(experiment(), "--policy", str(policy)) == 3
     assert "does not let u inject k8s-patch in namespace shop" in capsys.readouterr().err
     assert not lab.folder.exists()
+
+
+def test_a_node_that_is_called_as_the_cluster_is_told(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab.api.node("cluster")
+    lab.api.pod("shop", "db-0", "cluster", {"app": "db"})
+    agent = {"app.kubernetes.io/name": "faultd"}
+    lab.api.pod("faultctl-system", "faultd-x", "cluster", agent)
+    data = experiment({"scaled": fault("k8s-patch", "shop", spec=SPEC),
+                       "slow": fault("netem", "db", spec={"delay": "1ms"})})  # fmt: skip
+    data["targets"]["db"] = {"service": "db", "pods": {"pod": "db-0"}}
+    assert lab.run(data) == 2
+    assert "name that a run with faults on objects has" in capsys.readouterr().err
