@@ -78,7 +78,7 @@ test-cluster: setup
 
 # Its part without nodes: a control plane on loopback.
 API_ALONE := $(addprefix tests/cluster/test_,api.py cert_manager.py kube_api.py \
-	object_faults.py deploy_api.py portforward.py manifests.py)
+	object_faults.py object_runs.py deploy_api.py portforward.py manifests.py)
 
 test-api: $(STAMP)
 	$(PYTEST) -q $(API_ALONE) || $(ALONE) $(API_ALONE)
