@@ -10,7 +10,7 @@ from controller.kube.answers import ENDING, ApiPath
 from controller.kube.client import JSON_PATCH, Cluster
 from controller.kube.drift import drift
 from controller.kube.ledger import Entry, Ledger, Patched, Removed
-from controller.kube.patches import backward, forward, where
+from controller.kube.patches import Change, backward, forward, where
 from nodeagent.model.errors import BackendError, FaultError, InvalidSpec, Refused
 
 TRIES = 5
@@ -46,6 +46,41 @@ def arm_once(
         return _made(cluster, ledger, known, begun, again=True)
 
 
+def settled(cluster: Cluster, ledger: Ledger, fault_id: str) -> Entry | None:
+    """A fault; of an intent whose maker died, that which it had done, and no more of it. None if
+    that is nothing: then it is not there, and can be armed still, or never."""
+    with ledger.held(fault_id):
+        entry = ledger.get(fault_id)
+        if entry.state != "intent":
+            return entry
+        patched = [(one, _ours(cluster, one)) for one in entry.patched]
+        removed = tuple(pod for pod in entry.removed if _left(cluster, pod))
+        made = tuple(one.model_copy(update={"changes": ours}) for one, ours in patched if ours)
+        if not made and not removed:
+            return None
+        entry = entry.model_copy(update={"patched": made, "removed": removed})
+        _arrived(entry)
+        ledger.write(entry)
+    return entry
+
+
+def _ours(cluster: Cluster, one: Patched) -> tuple[Change, ...]:
+    current = cluster.get(one.place.path)
+    if current is None or current["metadata"]["uid"] != one.uid:
+        return ()
+    return tuple(change for change in one.changes if where(current, change) == "ours")
+
+
+def _arrived(entry: Entry) -> None:
+    """It is there, or over."""
+    entry.note("armed")
+    if entry.patched:
+        # Evictions take their time: the lease counts from now.
+        entry.state, entry.until = "armed", time.time() + entry.lease_s
+    else:
+        entry.end_as("done")
+
+
 def _made(
     cluster: Cluster, ledger: Ledger, entry: Entry, begun: Callable[[], object], again: bool = False
 ) -> Entry:
@@ -66,12 +101,7 @@ def _made(
                 f"try again: faultctl revert --cluster {entry.id}",
             ) from exc
         raise
-    entry.note("armed")
-    if entry.patched:
-        # Evictions take their time: the lease counts from now.
-        entry.state, entry.until = "armed", time.time() + entry.lease_s
-    else:
-        entry.end_as("done")
+    _arrived(entry)
     ledger.write(entry)
     return entry
 

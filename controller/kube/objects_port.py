@@ -27,7 +27,14 @@ from controller.kube.object_steps import ChosenFor, chosen_for, steps_of
 from controller.kube.ways import Ways
 from controller.records import NodeRecord
 from controller.run_state import FaultView, NodeEvent
-from nodeagent.model.errors import BackendError, Conflict, InvalidSpec, Refused, StalePlan
+from nodeagent.model.errors import (
+    BackendError,
+    Conflict,
+    InvalidSpec,
+    Refused,
+    StalePlan,
+    UnknownFault,
+)
 from nodeagent.model.plan import FaultRequest, Lease, Plan
 from nodeagent.model.policy import NODE
 
@@ -121,10 +128,18 @@ class ObjectsPort:
 
     @_journaling()
     def fault(self, fault_id: str) -> FaultView:
-        """See NodePort. One whose maker died in the middle is made whole first."""
+        """See NodePort. One whose maker died in the middle has what it had done by then; one that
+        had done nothing is not there."""
         self._ids.add(fault_id)
         entry = self._ledger.get(fault_id)
-        return self._armed(entry) if entry.state == "intent" else self._view(entry)
+        if entry.state == "intent":
+            found = act.settled(self._cluster, self._ledger, fault_id)
+            if found is None:
+                raise UnknownFault(f"{fault_id} was never made", "its controller died before it")
+            entry = found
+            if entry.state == "armed":
+                self._keep(entry)
+        return self._view(entry)
 
     @_journaling()
     def events(self, after: int) -> list[NodeEvent]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +19,7 @@ from json_patch import json_patched
 from controller.kube import client as client_module
 from controller.kube import keeper
 from controller.kube.client import Cluster
-from controller.kube.ledger import Ledger
+from controller.kube.ledger import Entry, Ledger
 from controller.kube.objects_port import ObjectsPort
 from controller.kube.ways import Ways
 from nodeagent.model.errors import (
@@ -207,6 +208,37 @@ def test_a_journal_that_cannot_be_written_is_no_traceback_and_heals(
     assert port.fault(ID).state == "armed" and world.patches() == 1
     port.revert(ID, "")
     assert world.replicas == 3
+
+
+@pytest.mark.parametrize(("gone", "state"), [((), None), ((1,), "done"), ((1, 2), "done")])
+def test_who_asks_about_an_intent_does_no_more_of_it(
+    world: World, gone: tuple[int, ...], state: str | None
+) -> None:
+    """As `stop` of an orphaned run does: of two pods that were to go, those that went are gone."""
+    pods = "/api/v1/namespaces/shop/pods"
+    for number in (1, 2):
+        world.api.pod("shop", f"cart-{number}", "n1", {"app": "cart"})
+    removed = [{"place": {"resource": "pods", "namespace": "shop", "name": f"cart-{number}"},
+                "uid": world.api.objects[f"{pods}/cart-{number}"]["metadata"]["uid"]}
+               for number in (1, 2)]  # fmt: skip
+    now = time.time()
+    world.book.begin(Entry.model_validate({
+        "id": ID, "kind": "pod-kill", "server": world.api.url, "created": now, "lease_s": 60,
+        "until": now + 60, "hard_end": now + 60, "removed": removed}))  # fmt: skip
+    for number in gone:
+        world.api.drop(f"{pods}/cart-{number}")
+    port = world.port()
+    if state is None:
+        with pytest.raises(UnknownFault):
+            port.fault(ID)
+        assert world.book.get(ID).state == "intent"
+    else:
+        view = port.fault(ID)
+        assert (view.end_reason, view.hits) == (state, len(gone))
+    left = {path for path, _ in world.api.below(pods)}
+    assert left == {f"{pods}/cart-{n}" for n in (1, 2) if n not in gone}
+    for path in left:
+        world.api.drop(path)
 
 
 OPS = st.lists(st.sampled_from(["apply", "revert", "look", "fix", "pause", "port", "renew"]),
