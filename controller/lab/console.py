@@ -54,6 +54,11 @@ class Console:
         if (self.panic or self.oopses) and len(self._death) < DEATH_LINES:
             self._death.append(line)
 
+    @property
+    def stale_breakpoint(self) -> bool:
+        """Whether the first death was a breakpoint that nobody had set (exc_int3)."""
+        return bool(self.oopses) and self.oopses[0].startswith("Oops: int3")
+
     def restart(self) -> None:
         """The node boots again: what died with the last boot is over."""
         self.poll()

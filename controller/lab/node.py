@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from controller.lab import agent, code, guestio, network, proc, qmp, store
+from controller.lab import agent, boots, code, guestio, network, proc, qmp, store
 from controller.lab.accel import Accel
 from controller.lab.channel import Channel, Hello
 from controller.lab.config import AGENT_PORT, NodeConfig
@@ -212,7 +212,14 @@ class Node:
         return time.monotonic() + self.pace.stretch(timeout)
 
     def power_on(self) -> None:
-        """Start QEMU as launch.json says and wait until the guest answers (again, after kill())."""
+        """Start QEMU as launch.json says and wait until the guest answers (again, after kill());
+        see boots.tried()."""
+        boots.tried(self._switch_on, self._spoiled, self.kill, self.name)
+
+    def _spoiled(self) -> bool:
+        return self.accel.name == "tcg" and self.console.stale_breakpoint
+
+    def _switch_on(self) -> None:
         self.console.restart()
         self._session = _Session(self._new_session().channel, self.console)
         (self.home / "end.json").unlink(missing_ok=True)
