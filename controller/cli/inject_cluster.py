@@ -71,6 +71,7 @@ def cluster_command(kind: ClusterKind, common: list[click.Parameter]) -> click.C
 def explain(name: str) -> None:
     """As `faultctl explain` of other kinds."""
     kind, console = cluster_kinds()[name], render.out()
+    word = "pods" if kind.on == "pods" else "objects"
     console.print(f"[bold]{kind.name}[/]: {kind.summary}\n")
     console.print(kind.doc, markup=False)
     console.print(f"\nacts on: {kind.on} of a cluster, through its API server", markup=False)
@@ -78,6 +79,7 @@ def explain(name: str) -> None:
         ("what no revert takes back", kind.collateral),
         ("how an operator can end it", kind.remedies),
         ("example", (kind.example,)),
+        ("in an experiment", (f"on a target with {word}: see docs/kubernetes.md",)),
     ):
         console.print(f"\n[bold]{title}[/]")
         for line in lines:

@@ -85,7 +85,7 @@ def _changed(one: Patched, current: dict[str, Any], lost: Sequence[Change]) -> G
     by = owners[-1] if owners else newest
     who = str(by.get("manager", "unknown"))
     told = who if owners else f"somebody (the newest writer is {who})"
-    text = f"{one.place.shown} {lost[0].pointer} was reconciled away by {told}"
+    text = f"{one.place.shown} {lost[0].pointer} was taken away by {told}"
     return Gone(text, one.place.shown, tuple(change.pointer for change in lost), who,
                 str(by.get("operation", "")), str(by.get("time", "")))  # fmt: skip
 

@@ -220,7 +220,8 @@ _KINDS = (
         "faultctl inject node-drain --on-node n1",
     ),
     ClusterKind(
-        "k8s-patch", "fields of an object are changed", "A JSON merge patch. The revert puts the "
+        "k8s-patch", "fields of an object are changed", "A JSON merge patch, or one that merges "
+        "items of lists as well (strategic). The revert puts the "
         "prior values back where ours still are; what others changed meanwhile stays theirs. "
         "When a controller takes the change away, that is an event of the fault.",
         PatchSpec, "object", _patch, ("what controllers did because of it",),

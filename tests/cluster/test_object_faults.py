@@ -131,7 +131,7 @@ def test_a_change_that_is_reconciled_away_is_an_event(desk: Desk) -> None:
     desk.api.kubectl("patch", "-n", desk.space, "deployment/web", "--type=merge", "-p",
                      '{"spec":{"minReadySeconds":3}}', "--field-manager=argocd")  # fmt: skip
     lines = drift.lost(cluster, entry)
-    assert len(lines) == 1 and "/spec/minReadySeconds was reconciled away by argocd" in lines[0]
+    assert len(lines) == 1 and "/spec/minReadySeconds was taken away by argocd" in lines[0]
     end = time.monotonic() + 60
     while not desk.book.get(found["id"]).events and time.monotonic() < end:
         time.sleep(0.2)
