@@ -157,7 +157,8 @@ def test_the_negative_control_passes_by_the_act_of_the_remedy(lab: Lab) -> None:
     data["faults"]["slow"]["remedies"] = ["undone"]
     file = lab.home / "x.yaml"
     file.write_text(yaml.safe_dump(json.loads(json.dumps(data)), sort_keys=False))
-    assert lab.cli("oracle", "check", str(file), "--settle", "2s") == 0
+    args = ("--folder", str(lab.folder), "--settle", "2s")
+    assert lab.cli("oracle", "check", str(file), *args) == 0
 
 
 def test_pods_that_die_are_chosen_when_their_time_comes(lab: Lab) -> None:
