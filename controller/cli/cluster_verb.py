@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from controller.cli.kube import ACCESS, access_options
+from controller.cli.kube import ACCESS, access_options, refuse_stray
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -24,6 +24,7 @@ def cluster_verb(function: F) -> F:
             verbs = importlib.import_module("controller.cli.cluster_faults")
             getattr(verbs, function.__name__)(access, **values)
         else:
+            refuse_stray("--cluster")
             function(**values)
 
     flag = click.Option(["--cluster"], is_flag=True, help="all agents of the Kubernetes cluster")

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from controller.client import AgentAddress
 from controller.kube.ways import Reached, Ways
-from nodeagent.model.errors import Unreachable
+from controller.options import option_name
+from nodeagent.model.errors import InvalidSpec, Unreachable
 from nodeagent.model.protected import AGENT_NAMESPACE
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -42,6 +44,14 @@ def with_access(function: F) -> F:
     found = getattr(function, "__click_params__", [])
     whole.__click_params__ = [*reversed(access_options()), *found]  # type: ignore[attr-defined]
     return whole  # type: ignore[return-value]
+
+
+def refuse_stray(flag: str) -> None:
+    """Raises InvalidSpec for options of access on a command line without `flag`."""
+    ctx = click.get_current_context()
+    for name in ACCESS:
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise InvalidSpec(f"{option_name(name)} is about a cluster", "", f"add {flag}")
 
 
 def ways(values: Mapping[str, Any], policy: Path | None = None) -> Ways:

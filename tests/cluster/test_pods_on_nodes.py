@@ -27,6 +27,7 @@ from controller.records import FaultArmed, FaultEnded, FaultMoved
 
 T = TypeVar("T")
 DEVICE, MOUNT = "/dev/disk/by-id/virtio-data", "/mnt/pgdata"
+VOLUME = "pgdata"
 SPACE = "shop"
 FILE = "base/16384"
 RESTARTS = 1
@@ -110,13 +111,20 @@ class Shop:
         kubenode.kill_container(node, status["containerID"])
 
 
+def on(node: KubeNode) -> tuple[str, str]:
+    return "--on-node", node.place.name
+
+
 @pytest.fixture(scope="module")
 def shop(cluster: Cluster) -> Iterator[Shop]:
     cluster.install()
     found = Shop(cluster)
     for one in cluster.nodes:
+        # So that kernels without the BPF rung can fail its sectors, too.
+        cluster.faultctl("volume", "prepare", DEVICE, "--name", VOLUME, *on(one))
         one.node.sh(
-            f"mkfs.ext4 -q -F {DEVICE} && mkdir -p {MOUNT} && mount {DEVICE} {MOUNT} && "
+            f"mkfs.ext4 -q -F /dev/mapper/{VOLUME} && mkdir -p {MOUNT} && "
+            f"mount /dev/mapper/{VOLUME} {MOUNT} && "
             f"mkdir -p {MOUNT}/pg/base && cd {MOUNT}/pg/base && "
             "dd if=/dev/urandom of=16384 bs=4096 count=16 2>/dev/null && sync",
             timeout=120,
@@ -130,9 +138,10 @@ def shop(cluster: Cluster) -> Iterator[Shop]:
     yield found
     cluster.faultctl("revert", "--cluster", "--all", check=False)
     found.api.kubectl("delete", "namespace", SPACE, "--wait=true", timeout=300)
-    cluster.faultctl("deploy", "uninstall", "--revert")
     for one in cluster.nodes:
         one.node.sh(f"umount {MOUNT}", timeout=60)
+        cluster.faultctl("volume", "release", VOLUME, *on(one))
+    cluster.faultctl("deploy", "uninstall", "--revert")
 
 
 def test_a_latent_sector_under_a_pods_file_hits_every_start_of_its_container(shop: Shop) -> None:
