@@ -11,8 +11,8 @@ from typing import Any
 from controller.experiment import Experiment
 from controller.kube.follow import Action as Decision
 from controller.kube.follow import Arm, End, Keep, Left, container_ids
-from controller.kube.objects import Node, Pod
-from controller.kube.select import why_not
+from controller.kube.objects import Pod
+from controller.kube.select import next_pod
 from controller.kube.targets import pod_targets
 from controller.run_core import Core
 from controller.run_hunt import GIVE_UP_NS
@@ -126,13 +126,8 @@ class Follower:
     def _try(self, trail: Trail, number: int) -> list[Action]:
         chase = trail.chases[number]
         pod = chase.pod
-        # A pod whose sandbox is there is hit before its first container starts.
-        early = replace(pod, phase="Running") if pod.phase == "Pending" and pod.node else pod
-        ask = replace(trail.ask, names=(pod.name,), nodes=(), zones=())
-        chase.last = why_not(early, ask, _Anywhere()) or ""
-        if chase.last:
-            return []
         try:
+            early, ask = next_pod(pod, trail.ask)
             targets = pod_targets(trail.kind, early, ask, trail.part)
         except Refused as exc:
             chase.last = str(exc)
@@ -196,10 +191,3 @@ def _same_part(
         return targets[0]
     mine = state.item.target.get("container")
     return next((t for t in targets if t.get("container") == mine), None)
-
-
-class _Anywhere(dict[str, Any]):
-    """Nodes that a replacement may be on: any, the scheduler chose it."""
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return Node(name)

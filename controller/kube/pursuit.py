@@ -17,9 +17,9 @@ from controller.kube.follow import Action, Arm, End, Following, Keep
 from controller.kube.group import Clients, Failure, renew_group, revert_group
 from controller.kube.hearer import Hearer
 from controller.kube.lookups import Lookups
-from controller.kube.objects import Node, Pod, pod_from
+from controller.kube.objects import Pod, pod_from
 from controller.kube.resolve import Resolved, Wanted
-from controller.kube.select import Ask, why_not
+from controller.kube.select import next_pod
 from controller.kube.targets import Item, items_of
 from nodeagent.model.errors import BackendError, FaultError, InvalidSpec, Refused, Unreachable
 from nodeagent.model.plan import Lease
@@ -226,13 +226,8 @@ class Pursuit:
 
     def _arm(self, chase: _Chase) -> None:
         """Raises Refused as long as the pod has no cgroup, or no container that is needed."""
-        wanted, pod = self.wanted, chase.pod
-        ask: Ask = replace(wanted.ask, names=(pod.name,), nodes=(), zones=())
-        # A pod whose sandbox is there is hit before its first container starts.
-        early = replace(pod, phase="Running") if pod.phase == "Pending" and pod.node else pod
-        reason = why_not(early, ask, _Anywhere())
-        if reason is not None:
-            raise Refused(f"pod {pod.full_name} cannot be hit", reason)
+        wanted = self.wanted
+        early, ask = next_pod(chase.pod, wanted.ask)
         made = items_of(wanted.group, wanted.kind, [early], ask, wanted.part, wanted.base)
         for item in made:
             self._arm_one(chase, item)
@@ -287,10 +282,3 @@ class Pursuit:
         self.say(f"{failure.fault or failure.node}: {failure.error}")
         if not isinstance(failure.error, Unreachable):
             self.ids.pop(failure.fault, None)
-
-
-class _Anywhere(dict[str, Any]):
-    """Nodes that a replacement may be on: any, the scheduler chose it."""
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return Node(name)

@@ -7,7 +7,7 @@ itself is an error instead. Nothing found is an error, and so is everything unle
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from controller.kube.choose import HowMany, capped, chosen
 from controller.kube.objects import Container, Node, Pod
@@ -207,6 +207,18 @@ def whole_pod(pod: Pod, meant: tuple[Container, ...]) -> bool:
     holds through restarts of its containers."""
     stay = {c.name for c in pod.containers if not c.ephemeral and (c.sidecar or not c.init)}
     return {c.name for c in meant} == stay
+
+
+def next_pod(pod: Pod, ask: Ask) -> tuple[Pod, Ask]:
+    """A pod that takes the place of one that was hit, and the ask for it alone, on whatever node
+    it is. Raises Refused as long as it cannot be hit."""
+    ask = replace(ask, names=(pod.name,), nodes=(), zones=())
+    # A pod whose sandbox is there is hit before its first container starts.
+    early = replace(pod, phase="Running") if pod.phase == "Pending" and pod.node else pod
+    reason = why_not(early, ask, {pod.node: Node(pod.node)})
+    if reason is not None:
+        raise Refused(f"pod {pod.full_name} cannot be hit", reason)
+    return early, ask
 
 
 def select_nodes(
