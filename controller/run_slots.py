@@ -14,7 +14,7 @@ from controller.kube.objects import Pod
 from controller.kube.select import Ask
 from controller.kube.targets import check_ask
 from controller.run_core import Core
-from controller.run_plan import fault_id
+from controller.run_plan import PlanItem, fault_id
 from controller.run_state import ItemState, Life
 from nodeagent.faults import kinds
 from nodeagent.model.kind import FaultKind
@@ -89,9 +89,10 @@ def trails_of(core: Core, experiment: Experiment, known: Known) -> list[Trail]:
             continue
         for one in pods.pods:
             known.owners[one.uid], known.volumes[one.uid] = one.owner, one.place
-        for fault in experiment.faults:
-            if pods.target in experiment.faults[fault].targets:
-                found.append(_trail(core, experiment, known, fault, (pods, entry)))
+        # Faults on objects are on the same pods, and follow nothing.
+        followed = {i.name for i in core.plan.items if i.follow and _entry_of(i) == pods.target}
+        for fault in sorted(followed):
+            found.append(_trail(core, experiment, known, fault, (pods, entry)))
     return found
 
 
@@ -104,8 +105,8 @@ def _trail(
     mine: dict[str, list[ItemState]] = {pod.pod: [] for pod in pods.pods}
     part_of: dict[str, tuple[str, ...]] = {}
     for item in core.plan.items:
-        target, *rest = item.target_name.split("/")
-        if item.name == fault and item.follow and target == pods.target:
+        rest = item.target_name.split("/")[1:]
+        if item.name == fault and item.follow and _entry_of(item) == pods.target:
             state = core.states[fault_id(core.settings.run, item.slot)]
             mine[f"{pods.namespace}/{rest[0]}"].append(state)
             part_of[state.id] = tuple(rest[1:])
@@ -119,6 +120,10 @@ def _trail(
         before=set(pods.others),
     )
     return Trail(pods.target, kind, ask, entry.part, following, list(mine.values()), part_of)
+
+
+def _entry_of(item: PlanItem) -> str:
+    return item.target_name.partition("/")[0]
 
 
 def _slot(experiment: Experiment, pod: FoundPod, states: list[ItemState]) -> Slot:

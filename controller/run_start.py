@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import platform
 import secrets
+import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -30,6 +31,7 @@ from controller.recorder import Recorder, read_records
 from controller.records import (
     FaultPlanned,
     Record,
+    RunEvent,
     RunHeader,
 )
 from controller.run import Overseer, Runner, Sampler, View, Wanted
@@ -45,7 +47,7 @@ from controller.run_preflight import Preview, describe_nodes, preview, refuse
 from controller.run_recover import restore
 from controller.run_signals import interrupts
 from controller.run_state import Action, Settings
-from nodeagent.model.errors import InvalidSpec, Refused
+from nodeagent.model.errors import FaultError, InvalidSpec, Refused
 
 LEAD_NS = 3_000_000_000
 """Between the last check and the first moment of a timeline without a steady state."""
@@ -185,6 +187,21 @@ class Stage:
 
     def _emit(self, record: Record) -> None:
         self.runner.emit(record)
+        if isinstance(record, RunEvent) and record.name == "node-joined" and record.node:
+            # Beside the loop: a node that does not answer takes its time.
+            threading.Thread(target=self._describe, args=(record.node,), daemon=True).start()
+
+    def _describe(self, node: str) -> None:
+        """A node that a fault has followed its workload to, for the record."""
+
+        def heard(now: int) -> list[Action]:
+            for record in found:
+                self._emit(record)
+            return []
+
+        with suppress(FaultError):  # that it does not answer is on the record anyway
+            found = describe_nodes({node: self._ports[node]}, lambda: (self.runner.now(), wall()))
+            self.runner.hear(heard)
 
     def play(self, *, resume: Path | None = None) -> None:
         """To the end; with `resume`, from where the records of that folder end."""

@@ -62,6 +62,7 @@ class Town:
     entry: dict[str, Any] = field(default_factory=dict)
     pods: dict[str, Pod] = field(default_factory=dict)
     nodes: dict[str, Any] = field(default_factory=dict)
+    more: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         hit = a_pod("db-0", "u0", **self._shape("a"))
@@ -72,7 +73,8 @@ class Town:
         raw = yaml.safe_dump({
             "version": 1, "name": "t", "nodes": self.nodes, "duration": "120s", "blind": False,
             "targets": {"dbs": {"service": "db", "pods": {**asked, "follow": self.follow}}},
-            "faults": {"f": {"kind": self.kind, "target": "dbs", "spec": self._spec()}},
+            "faults": {"f": {"kind": self.kind, "target": "dbs", "spec": self._spec()},
+                       **self.more},
         }).encode()  # fmt: skip
         self.experiment = load_experiment(raw, "t").experiment
         found = FoundPods(
@@ -292,6 +294,15 @@ def test_a_persistent_volume_keeps_its_fault_for_the_next_pod() -> None:
     town.to(22)
     assert town.hit() == {"u3"}, "another volume: hit anew, and taken back where it was"
     assert town.finished().by == "plan"
+
+
+def test_a_fault_on_objects_beside_it_follows_nothing() -> None:
+    town = Town(more={"killed": {"kind": "pod-kill", "target": "dbs", "at": "50s"}}).begin()
+    town.goes("u0")
+    town.comes("db-0", "u2")
+    town.to(7)
+    assert town.hit() == {"u2"}
+    town.finished()
 
 
 def test_before_its_start_the_workload_is_followed_already() -> None:

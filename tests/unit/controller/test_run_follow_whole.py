@@ -18,6 +18,7 @@ from controller.records import (
     FaultMoved,
     FaultPlanned,
     FaultWaits,
+    NodeRecord,
     RunEvent,
 )
 from controller.run import Runner
@@ -102,6 +103,7 @@ def test_a_run_follows_a_pod_to_a_node_that_it_did_not_know(owned: Lab) -> None:
         (False, "n2", "shop/cart-4", uid(4)), (True, "n2", "shop/cart-4", uid(4))]  # fmt: skip
     assert len(owned.records(FaultWaits)) == len(owned.records(FaultLeft)) == 1
     assert "node-joined" in {e.name for e in owned.records(RunEvent)}
+    assert {r.address for r in owned.records(NodeRecord)} == {"kube://n1", "kube://n2"}
     (found,) = owned.plan().pods
     assert (found.follow, found.others) == ("move", (uid(2), uid(3)))
     assert [p.owner for p in found.pods] == ["own"]
