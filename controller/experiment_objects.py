@@ -173,6 +173,9 @@ def _target_problems(experiment: Experiment, kind: ClusterKind, name: str) -> It
         stray = [word for word in _DISK if getattr(entry.pods, word)]
         if stray:
             yield f"{kind.name} acts on whole pods: {name!r} has {', '.join(stray)}"
+        alone = all(on_objects(f) for f in experiment.faults.values() if name in f.targets)
+        if entry.pods.follow is not None and alone:
+            yield f"{kind.name} chooses its pods when it starts: {name!r} has follow, of no use"
     elif entry.objects is None:
         yield f"{kind.name} acts on objects: {name!r} is none, it needs the key objects"
     elif kind.on == "nodes" and not entry.objects.of_nodes:

@@ -91,7 +91,7 @@ class TargetEntry(BaseModel):
         if not self.of_cluster:
             lacking = [name for name in ("node", "target") if not getattr(self, name)]
             if lacking:
-                raise ValueError(f"{' and '.join(lacking)} is missing (or pods instead)")
+                raise ValueError(f"{' and '.join(lacking)} is missing (or pods or objects instead)")
         elif self.node or self.target or self.kinds is not None:
             word = "pods" if self.objects is None else "objects"
             raise ValueError(f"{word} stands for node and target, and no schedule draws from it: "

@@ -134,3 +134,18 @@ def test_an_editor_completes_the_specs_of_these_kinds() -> None:
     (spec,) = (one["then"]["properties"]["spec"] for one in fault["allOf"]
                if one["if"]["properties"]["kind"]["const"] == "k8s-patch")  # fmt: skip
     assert spec["properties"]["patch"]["type"] == ["string", "object"]
+
+
+def test_follow_where_only_faults_on_objects_have_the_pods_is_refused_with_its_line() -> None:
+    """They choose anew when they start: nobody would follow anything."""
+    pick = "selector: app=cart, pick: 1"
+    text = changed(pick, f"{pick}, follow: move")
+    with pytest.raises(InvalidSpec, match=r"line \d+: faults.killed.target: .*'carts' has follow"):
+        load(text)
+    both = text + "  held: {kind: pause, target: carts, at: 1m, for: 1m}\n"
+    assert [i.follow for i in load(both).plan.items if i.name == "killed"] == [""]
+
+
+def test_an_empty_target_is_told_all_that_it_can_be() -> None:
+    with pytest.raises(InvalidSpec, match=r"targets.shop: .*\(or pods or objects instead\)"):
+        load(changed("    objects: {namespace: shop}\n", ""))
