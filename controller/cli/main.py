@@ -16,11 +16,15 @@ import nodeagent
 from controller import render
 from controller.cli.common import agent_options
 from controller.client import AgentAddress
-from nodeagent.model.errors import FaultError
+from nodeagent.model.errors import FaultError, InvalidSpec
 
 EXIT_USAGE = 2
 EXIT_BUG = 70
 EXIT_INTERRUPTED = 130
+
+
+EXTRAS = {"lab": "lab", "demo": "lab"}
+"""Verbs that cannot be loaded without an extra; others say so when they come to need one."""
 
 
 class Verb(NamedTuple):
@@ -81,7 +85,15 @@ class Verbs(click.Group):
         if verb is None:
             return super().get_command(ctx, cmd_name)
         module, _, name = verb.place.partition(":")
-        command: click.Command = getattr(importlib.import_module(module), name)
+        try:
+            command: click.Command = getattr(importlib.import_module(module), name)
+        except ModuleNotFoundError as exc:
+            if cmd_name not in EXTRAS:
+                raise
+            raise InvalidSpec(
+                f"{cmd_name} takes the package {exc.name}", "",
+                f"install it: pip install 'faultctl[{EXTRAS[cmd_name]}]'",
+            ) from exc  # fmt: skip
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -15,7 +15,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
-import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from controller.clock import boottime_ns, wall
@@ -147,6 +146,8 @@ class Entry(_Model):
 
 def own_ledger() -> Ledger:
     """The journal of this user's faults on clusters."""
+    import platformdirs  # of the extra `kube`: faults by agents need none
+
     return Ledger(platformdirs.user_state_path("faultctl") / "cluster")
 
 
