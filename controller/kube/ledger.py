@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from controller.clock import boottime_ns, wall
 from controller.kube.answers import ApiPath
 from controller.kube.patches import Change
-from nodeagent.model.errors import Conflict, FaultError, UnknownFault
+from nodeagent.model.errors import Conflict, FaultError, InvalidSpec, UnknownFault
 from nodeagent.model.plan import FAULT_ID_PATTERN
 
 State = Literal["intent", "armed", "ended"]
@@ -145,9 +145,15 @@ class Entry(_Model):
 
 
 def own_ledger() -> Ledger:
-    """The journal of this user's faults on clusters."""
-    import platformdirs  # of the extra `kube`: faults by agents need none
-
+    """The journal of this user's faults on clusters. Raises InvalidSpec without the extra `kube`,
+    which faults by agents do without."""
+    try:
+        import platformdirs
+    except ImportError as exc:
+        raise InvalidSpec(
+            "faults on a cluster's objects need the platformdirs package", str(exc),
+            "install it: pip install 'faultctl[kube]'",
+        ) from exc  # fmt: skip
     return Ledger(platformdirs.user_state_path("faultctl") / "cluster")
 
 
