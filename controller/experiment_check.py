@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from controller.experiment import Experiment
-from controller.experiment_objects import object_problems, on_objects
+from controller.experiment_object_check import object_problems, on_objects
 from controller.experiment_parts import PARTS, part_problems
 from controller.experiment_plan import ns, plan_experiment, stage_spans
 from controller.experiment_pods import Found

@@ -8,7 +8,8 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from controller.experiment import Experiment, FaultEntry, StageEntry
-from controller.experiment_objects import CLUSTER, object_target, on_objects, words_of
+from controller.experiment_object_check import on_objects
+from controller.experiment_objects import CLUSTER, object_target, words_of
 from controller.experiment_pods import Found, Hit
 from controller.kube.kinds import cluster_kinds
 from controller.run_plan import GroupType, PlanChange, PlanItem, RunPlan, sorted_items

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -16,9 +16,6 @@ from controller.kube.choose import NARROW, parse_how_many
 from controller.kube.labels import parse_field_selector, parse_selector
 from nodeagent.model.errors import InvalidSpec
 from nodeagent.model.units import Size
-
-if TYPE_CHECKING:
-    from controller.experiment_objects import FoundObjects
 
 AGENT_SCHEME = "kube://"
 """Of a node's agent that is a pod of the cluster; the node's name there follows."""
@@ -226,6 +223,19 @@ class FoundPods(BaseModel):
     others: tuple[str, ...] = Field(
         default=(), description="UIDs of pods that were there and are never hit, if it follows"
     )
+    notes: tuple[str, ...] = ()
+
+
+class FoundObjects(BaseModel):
+    """What a fault on objects would have done when the run was planned, for the record."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    fault: str
+    target: str
+    namespace: str
+    spaces: tuple[str, ...] = Field(description="namespaces of all that would be changed")
+    changes: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
 

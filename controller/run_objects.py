@@ -9,7 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from controller.experiment import Experiment
-from controller.experiment_objects import FoundObjects, object_target, on_objects
+from controller.experiment_object_check import on_objects
+from controller.experiment_objects import object_target
+from controller.experiment_pods import FoundObjects
 from controller.experiment_yaml import Path
 from controller.kube.act import try_out
 from controller.kube.collect import check_rights

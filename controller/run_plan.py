@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from controller.experiment_objects import FoundObjects
-from controller.experiment_pods import FoundPods
+from controller.experiment_pods import FoundObjects, FoundPods
 from controller.kube.kinds import cluster_kinds
 from controller.records import GroundTruth, Role
 from controller.schedule_core import peak

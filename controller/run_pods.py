@@ -12,7 +12,8 @@ from typing import Any
 
 from controller.experiment import Experiment, FaultEntry
 from controller.experiment_check import Loaded, listed, with_found
-from controller.experiment_objects import CLUSTER, on_objects
+from controller.experiment_object_check import on_objects
+from controller.experiment_objects import CLUSTER
 from controller.experiment_pods import (
     Found,
     FoundPods,
