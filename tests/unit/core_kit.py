@@ -16,7 +16,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 
 from nodeagent.backends import Outcome, Peer, Prior, Registry
 from nodeagent.crashpoint import crashpoint
@@ -354,6 +354,13 @@ class Spec(FaultSpec):
 
     steps: tuple[dict[str, Any], ...] = ()
     guarded: bool = False
+
+    @field_validator("steps")
+    @classmethod
+    def _known(cls, steps: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+        for step in steps:
+            step_from_data(step)
+        return steps
 
 
 class Bound(BaseModel):

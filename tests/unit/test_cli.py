@@ -238,7 +238,7 @@ def test_what_ends_the_command_line_is_as_ctrl_c(number: signal.Signals) -> None
     """
     argv = [sys.executable, "-c", code, "hold"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                          preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+                          preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
                           ) as child:  # fmt: skip
         assert child.stdout is not None
         assert child.stdout.readline() == "held\n"
