@@ -57,10 +57,7 @@ class Moves(Hunt):
         """Another pod has the very same volume: what is armed there is in its way already."""
         if state.life is not Life.ARMED:
             return self.move(state, place)
-        travel = state.travel
-        travel.pod, travel.uid, travel.containers = place.pod, place.uid, place.containers
-        travel.volume = place.volume
-        travel.why, travel.leaving = place.why, False
+        state.travel.come_to(place)
         state.item = state.item.model_copy(update={"target_name": place.target_name})
         self.say_moved(state, armed=True)
         return []
@@ -146,10 +143,8 @@ class Moves(Hunt):
         """The pod that it is to hit from now on, on record before its node is asked."""
         update = place.__dict__.keys() & {"node", "zone", "target_name", "target"}
         state.item = state.item.model_copy(update={name: getattr(place, name) for name in update})
-        travel = state.travel
-        travel.pod, travel.uid, travel.containers = place.pod, place.uid, place.containers
-        travel.volume = place.volume
-        travel.why, travel.leaving, travel.absent, travel.fresh = place.why, False, "", False
+        state.travel.come_to(place)
+        state.travel.absent, state.travel.fresh = "", False
         self.register(state)
         self.say_moved(state, armed=False)
 

@@ -202,6 +202,11 @@ class Travel:
     places: list[dict[str, Any]] = field(default_factory=list)
     """What became of it on each earlier pod."""
 
+    def come_to(self, place: Place) -> None:
+        """Its pod is another one now."""
+        self.pod, self.uid, self.containers = place.pod, place.uid, place.containers
+        self.volume, self.why, self.leaving = place.volume, place.why, False
+
 
 @dataclass
 class ItemState:

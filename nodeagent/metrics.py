@@ -17,7 +17,7 @@ from wsgiref.simple_server import WSGIServer
 import nodeagent
 from nodeagent.doctor import examine
 from nodeagent.listen import parse_listen
-from nodeagent.model.errors import FaultError, InvalidSpec, Refused
+from nodeagent.model.errors import FaultError, InvalidSpec, Refused, lacks_package
 from nodeagent.model.record import EndReason, FaultRow, FaultState
 
 if TYPE_CHECKING:
@@ -115,10 +115,7 @@ def serve_metrics(agent: Agent, listen: str) -> WSGIServer:
     try:
         from prometheus_client import CollectorRegistry, start_http_server
     except ImportError as exc:
-        raise InvalidSpec(
-            "--metrics needs the prometheus_client package", str(exc),
-            "install it: pip install 'faultctl[metrics]'",
-        ) from exc  # fmt: skip
+        raise lacks_package("--metrics", "prometheus_client", "metrics", exc) from exc
     scheme, address = parse_listen(listen)
     if scheme != "tcp":
         raise InvalidSpec(f"--metrics {listen!r}", "tcp://IP:PORT")

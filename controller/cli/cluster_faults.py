@@ -11,7 +11,7 @@ import click
 from controller import render
 from controller.cli.announced import settled
 from controller.cli.common import EXIT_EXPOSED, fault_data, state_word, target_word
-from controller.cli.inject_cluster import entry_data, ledger
+from controller.cli.inject_cluster import entry_data
 from controller.cli.kube import reached, unreachable
 from controller.client import AgentClient
 from controller.kube import act
@@ -19,7 +19,7 @@ from controller.kube.answers import ApiPath
 from controller.kube.exposed import Exposed, pod_of
 from controller.kube.group import Failure, Outcome, find_group, renew_group, revert_group
 from controller.kube.keeper import open_cluster
-from controller.kube.ledger import Entry
+from controller.kube.ledger import Entry, own_ledger
 from controller.kube.objects import pod_from
 from controller.kube.targets import of_group
 from controller.kube.ways import Reached
@@ -30,7 +30,7 @@ from protos import faultd_pb2 as pb
 def ls(access: Mapping[str, Any], everything: bool, output: str) -> None:
     """Faults of all nodes, and on the cluster's objects; nodes that do not answer are named,
     and show in the exit code."""
-    own = [one for one in ledger().all() if everything or one.state != "ended"]
+    own = [one for one in own_ledger().all() if everything or one.state != "ended"]
     with reached(access) as there:
         done, failed = there.clients.everywhere(
             _nodes(there, bool(own)), lambda node, agent: agent.faults(active_only=not everything)
@@ -120,13 +120,13 @@ def _own(
     """Reverts those that are on objects of the cluster; all are tried."""
     rows: list[dict[str, Any]] = []
     failed = []
-    for entry in ledger().all():
+    for entry in own_ledger().all():
         if entry.id in fault_ids or (everything and entry.state != "ended"):
             named = {"kubeconfig": access["kubeconfig"] or entry.kubeconfig,
                      "context": access["context"] or entry.context}  # fmt: skip
             try:
                 cluster = open_cluster(entry.model_copy(update=named))
-                done = act.revert(cluster, ledger(), entry.id, "reverted")
+                done = act.revert(cluster, own_ledger(), entry.id, "reverted")
             except FaultError as exc:
                 failed.append(Failure("", entry.id, exc))
                 continue
@@ -162,9 +162,9 @@ def _ids(there: Reached, groups: tuple[str, ...], own: bool) -> dict[str, str]:
 
 def renew(access: Mapping[str, Any], fault_id: str) -> None:
     """Let the leases of a group start anew."""
-    own = ledger().find(fault_id)
+    own = own_ledger().find(fault_id)
     if own is not None and own.state == "armed":
-        own = ledger().renew(fault_id)
+        own = own_ledger().renew(fault_id)
         render.out().print(f"{fault_id}: {entry_data(own)['left_s']}s left")
         return
     with reached(access) as there:
@@ -181,7 +181,7 @@ def renew(access: Mapping[str, Any], fault_id: str) -> None:
 
 def show(access: Mapping[str, Any], fault_id: str, output: str) -> None:
     """All faults of a group with their evidence, as data; a line each on a terminal."""
-    own = ledger().find(fault_id)
+    own = own_ledger().find(fault_id)
     if own is not None:
         render.data(entry_data(own), "yaml" if output == "table" else output)
         return

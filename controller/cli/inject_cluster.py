@@ -45,11 +45,6 @@ NOT_ON = {"pods": (), "nodes": OF_PODS, "object": (*OF_PODS, *OF_MANY)}
 """What would narrow the choice, or seem to, and has no meaning for what a kind acts on."""
 
 
-def ledger() -> Ledger:
-    """The journal of this user's faults on clusters."""
-    return own_ledger()
-
-
 def cluster_command(kind: ClusterKind, common: list[click.Parameter]) -> click.Command:
     """The click command of a kind."""
 
@@ -102,7 +97,7 @@ def run(kind: ClusterKind, values: Mapping[str, Any]) -> None:
     if values["plan_only"]:
         _show_plan(kind, entry, found, values["output"])
         return
-    book = ledger()
+    book = own_ledger()
     act.arm(cluster, book, entry, lambda: keeper.start(book, entry))
     _show(entry, found, values["output"])
     if values["hold"] and entry.state == "armed":

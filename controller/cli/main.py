@@ -16,7 +16,7 @@ import nodeagent
 from controller import render
 from controller.cli.common import agent_options
 from controller.client import AgentAddress
-from nodeagent.model.errors import FaultError, InvalidSpec
+from nodeagent.model.errors import FaultError, lacks_package
 
 EXIT_USAGE = 2
 EXIT_BUG = 70
@@ -25,6 +25,9 @@ EXIT_INTERRUPTED = 130
 
 EXTRAS = {"lab": "lab", "demo": "lab"}
 """Verbs that cannot be loaded without an extra; others say so when they come to need one."""
+
+OURS = ("controller", "nodeagent", "protos")
+"""A module of these that is not there is a bug."""
 
 
 class Verb(NamedTuple):
@@ -88,12 +91,10 @@ class Verbs(click.Group):
         try:
             command: click.Command = getattr(importlib.import_module(module), name)
         except ModuleNotFoundError as exc:
-            if cmd_name not in EXTRAS:
+            package = str(exc.name).partition(".")[0]
+            if cmd_name not in EXTRAS or package in OURS:
                 raise
-            raise InvalidSpec(
-                f"{cmd_name} takes the package {exc.name}", "",
-                f"install it: pip install 'faultctl[{EXTRAS[cmd_name]}]'",
-            ) from exc  # fmt: skip
+            raise lacks_package(cmd_name, package, EXTRAS[cmd_name], exc) from exc
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from controller import render
-from controller.cli.inject_cluster import ledger
 from controller.cli.kube import reached
 from controller.kube import act, keeper
 from controller.kube.admission import check_policy
@@ -21,7 +20,7 @@ from controller.kube.chaosmesh import Mapped, Unmapped, parse
 from controller.kube.collect import choose
 from controller.kube.group import apply_group, plan_group, renew_group, revert_group
 from controller.kube.kinds import cluster_kinds
-from controller.kube.ledger import Entry
+from controller.kube.ledger import Entry, own_ledger
 from controller.kube.resolve import Wanted, resolve_pods
 from controller.kube.targets import group_id
 from controller.kube.ways import Reached
@@ -208,7 +207,7 @@ class Play:
                       removed=found.work.removed)  # fmt: skip
         spaces = [place.namespace or NODE for place in entry.places]
         self._allowed(kind.name, spaces, timedelta(seconds=hard - now))
-        book = ledger()
+        book = own_ledger()
         begun = partial(keeper.start, book, entry)
         state.entry = act.arm(self.there.cluster, book, entry, begun)
         places = ", ".join(place.shown for place in entry.places)
@@ -222,7 +221,7 @@ class Play:
 
     def _end(self, state: _Live, why: str) -> None:
         if state.entry is not None:
-            act.revert(self.there.cluster, ledger(), state.entry.id, "reverted")
+            act.revert(self.there.cluster, own_ledger(), state.entry.id, "reverted")
         outcome = revert_group(self.there.clients, state.ids)
         self.say(f"{state.one.source}: ended, {why}")
         if outcome.failed:
@@ -231,7 +230,7 @@ class Play:
     def _renew(self, live: list[_Live]) -> None:
         for state in live:
             if state.entry is not None:
-                ledger().renew(state.entry.id)
+                own_ledger().renew(state.entry.id)
             for failure in renew_group(self.there.clients, state.ids).failed:
                 self.say(f"{failure.fault or failure.node}: {failure.error}")
                 if failure.error.code != "unreachable":

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from controller.kube.answers import ApiPath, Expired, error_of, event_of, translated
-from nodeagent.model.errors import InvalidSpec, Refused, Unreachable
+from nodeagent.model.errors import InvalidSpec, Refused, Unreachable, lacks_package
 
 PAGE = 500
 """Objects a page of a list; the API server's own chunk size of kubectl."""
@@ -36,10 +36,7 @@ class Cluster:
         try:
             from kubernetes import client
         except ImportError as exc:
-            raise InvalidSpec(
-                "talking to a cluster needs the kubernetes package", str(exc),
-                "install it: pip install 'faultctl[kube]'",
-            ) from exc  # fmt: skip
+            raise lacks_package("talking to a cluster", "kubernetes", "kube", exc) from exc
         self._kubeconfig, self._context = kubeconfig, context
         self._api: client.ApiClient = self._load()
 

@@ -13,7 +13,7 @@ from controller.kube.agents import SECRET, SERVER_NAME
 from controller.kube.answers import ApiPath
 from controller.kube.client import APPLY, Cluster
 from controller.kube.manifests import Object, path_of, secret
-from nodeagent.model.errors import InvalidSpec, Refused
+from nodeagent.model.errors import InvalidSpec, Refused, lacks_package
 from nodeagent.model.protected import AGENT_NAMESPACE
 
 AGENT_SECRET = "faultd-tls"  # noqa: S105 - a name
@@ -29,11 +29,8 @@ def make(valid: timedelta = VALID) -> tuple[Object, Object]:
     try:
         from controller.lab import certs
     except ImportError as exc:
-        raise InvalidSpec(
-            "making certificates needs the cryptography package",
-            str(exc),
-            "install it: pip install 'faultctl[kube]', or use cert-manager (daemonset/overlays)",
-        ) from exc
+        instead = ", or use cert-manager (daemonset/overlays)"
+        raise lacks_package("making certificates", "cryptography", "kube", exc, instead) from exc
     authority = certs.make_ca("faultctl CA", valid)
     agents = certs.issue(authority, SERVER_NAME, server=True, names=(SERVER_NAME,), valid=valid)
     clients = certs.issue(authority, "faultctl", server=False, valid=valid)

@@ -10,7 +10,7 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from controller.clock import boottime_ns, wall
 from controller.kube.answers import ApiPath
 from controller.kube.patches import Change
-from nodeagent.model.errors import Conflict, FaultError, InvalidSpec, UnknownFault
+from nodeagent.model.errors import Conflict, FaultError, UnknownFault, lacks_package
 from nodeagent.model.plan import FAULT_ID_PATTERN
 
 State = Literal["intent", "armed", "ended"]
@@ -86,6 +86,11 @@ class Note(_Model):
     data: dict[str, Any] = {}
 
 
+def places_of(patched: Iterable[Patched], removed: Iterable[Removed]) -> list[Place]:
+    """The objects that are changed and those that are removed."""
+    return [one.place for one in patched] + [one.place for one in removed]
+
+
 class Entry(_Model):
     """One fault: what it does, how far it is, and when it ends by itself."""
 
@@ -141,7 +146,7 @@ class Entry(_Model):
     @property
     def places(self) -> list[Place]:
         """The objects that it changes and those that it removes."""
-        return [one.place for one in self.patched] + [one.place for one in self.removed]
+        return places_of(self.patched, self.removed)
 
 
 def own_ledger() -> Ledger:
@@ -150,10 +155,7 @@ def own_ledger() -> Ledger:
     try:
         import platformdirs
     except ImportError as exc:
-        raise InvalidSpec(
-            "faults on a cluster's objects need the platformdirs package", str(exc),
-            "install it: pip install 'faultctl[kube]'",
-        ) from exc  # fmt: skip
+        raise lacks_package("the journal of clusters", "platformdirs", "kube", exc) from exc
     return Ledger(platformdirs.user_state_path("faultctl") / "cluster")
 
 

@@ -11,7 +11,7 @@ from controller.kube.asked import asked
 from controller.kube.client import Cluster
 from controller.kube.collect import Chosen, choose
 from controller.kube.kinds import ClusterKind, Work, lines_of
-from controller.kube.ledger import Place
+from controller.kube.ledger import Place, places_of
 from nodeagent.model.steps import StepBase
 
 
@@ -44,8 +44,7 @@ class ChosenFor:
     @property
     def places(self) -> list[Place]:
         """All objects that would be changed or removed."""
-        work = self.found.work
-        return [one.place for one in work.patched] + [one.place for one in work.removed]
+        return places_of(self.found.work.patched, self.found.work.removed)
 
 
 def chosen_for(

@@ -155,7 +155,7 @@ class Pursuit:
 
     def _learn(self, pod: Pod) -> None:
         """All that the decisions about a pod need of the API server: they cannot fail half-way."""
-        while not self.stop.is_set():
+        while not self.stop.is_set() and pod.uid not in self._following.before:
             try:
                 self._lookups.learn(pod)
             except Unreachable as exc:

@@ -107,3 +107,11 @@ ERRORS: dict[str, type[FaultError]] = {
         BackendError,
     )
 }
+
+
+def lacks_package(
+    what: str, package: str, extra: str, exc: ImportError, instead: str = ""
+) -> InvalidSpec:
+    """The error for a package that only an extra of ours brings (pyproject.toml)."""
+    hint = f"install it: pip install 'faultctl[{extra}]'{instead}"
+    return InvalidSpec(f"{what} needs the {package} package", str(exc), hint)

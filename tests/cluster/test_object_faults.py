@@ -61,8 +61,8 @@ def desk(
     api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Desk]:
     book = Ledger(tmp_path / "ledger")
-    monkeypatch.setattr(inject_cluster, "ledger", lambda: book)
-    monkeypatch.setattr("controller.cli.cluster_faults.ledger", lambda: book)
+    monkeypatch.setattr(inject_cluster, "own_ledger", lambda: book)
+    monkeypatch.setattr("controller.cli.cluster_faults.own_ledger", lambda: book)
     made = Desk(api, book, capsys)
     api.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
     ready = {"conditions": [{"type": "Ready", "status": "True", "reason": "test"}]}
@@ -240,7 +240,7 @@ def test_chaos_mesh_noise_runs_and_leaves_the_images_as_they_were(
     desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     api, space = desk.api, desk.space
-    monkeypatch.setattr("controller.cli.run_chaosmesh.ledger", lambda: desk.book)
+    monkeypatch.setattr("controller.cli.run_chaosmesh.own_ledger", lambda: desk.book)
     api.apply(*(pod(f"cart-{n}", space, NODE, app="cart") for n in range(3)))
     api.apply(*(running(f"cart-{n}", space) for n in range(3)), subresource="status")
     common = {"mode": "one", "selector": {"namespaces": [space], "labelSelectors": {"app": "cart"}}}

@@ -30,7 +30,7 @@ def api(tmp_path: Path) -> Iterator[FakeApi]:
 def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
     made = Ledger(tmp_path / "ledger")
     for place in ("controller.cli.inject_cluster", "controller.cli.cluster_faults"):
-        monkeypatch.setattr(f"{place}.ledger", lambda: made)
+        monkeypatch.setattr(f"{place}.own_ledger", lambda: made)
     return made
 
 
